@@ -61,8 +61,8 @@ SELECT campaign_create(%(name)s, %(credential)s, %(template)s, %(tenant)s, %(sen
 
 -- name: campaign
 -- A campaign with its version of a template.
-SELECT c.id, c.name, c.tenant, c.scope, c.credential, c.template_id, c.opens::text, c.closes::text, c.days, c.zone, c.zone_column, t.name AS template, t.version, t.sender, t.from_field, t.reply_to,
-    t.subject, t.body, t.html, t.headers
+SELECT c.id, c.name, c.tenant, c.scope, c.credential, c.template_id, c.opens::text, c.closes::text, c.days, c.zone,
+    c.zone_column, t.name AS template, t.version, t.sender, t.from_field, t.reply_to, t.subject, t.body, t.html, t.headers
 FROM campaigns AS c JOIN templates AS t ON t.id = c.template_id WHERE c.id = %(campaign)s
 
 -- name: zones
@@ -137,8 +137,8 @@ WITH batch AS MATERIALIZED (
         AND NOT EXISTS (SELECT FROM pg_temp.imported_twice AS t WHERE t.place = i.place)
 ), added AS (
     INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params, state, error_code, zone)
-    SELECT %(campaign)s, %(base)s + b.n, b.recipient, b.domain, b.params, CASE WHEN s.suppressed THEN 'invalid' ELSE 'unsent' END,
-        CASE WHEN s.suppressed THEN 'suppressed' END, b.zone
+    SELECT %(campaign)s, %(base)s + b.n, b.recipient, b.domain, b.params,
+        CASE WHEN s.suppressed THEN 'invalid' ELSE 'unsent' END, CASE WHEN s.suppressed THEN 'suppressed' END, b.zone
     FROM batch AS b JOIN unnest(suppressed(%(tenant)s, %(scope)s, ARRAY(SELECT o.recipient FROM batch AS o ORDER BY o.n)))
         WITH ORDINALITY AS s (suppressed, n) USING (n)
     ORDER BY b.n
@@ -170,20 +170,14 @@ SELECT campaign_test(%(campaign)s, %(recipient)s, %(params)s::jsonb) AS id
 
 -- name: csv
 -- Recipients as CSV; times are of ISO 8601, in UTC.
-COPY (SELECT {columns} FROM campaign_recipients LEFT JOIN (
-        SELECT t.name AS template, t.version, e.first_message AS begins, lead(e.first_message) OVER (ORDER BY e.first_message) AS ends
-        FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id WHERE e.campaign_id = {campaign}
-    ) AS had ON message_id >= begins AND (ends IS NULL OR message_id < ends)
+COPY (SELECT {columns} FROM campaign_recipient_versions
     WHERE campaign_id = {campaign} AND {chosen} ORDER BY number)
 TO STDOUT (FORMAT csv, HEADER)
 
 -- name: json
 -- Recipients as JSON, a line each.
 COPY (SELECT row_to_json(each)::text FROM (
-    SELECT {columns} FROM campaign_recipients LEFT JOIN (
-        SELECT t.name AS template, t.version, e.first_message AS begins, lead(e.first_message) OVER (ORDER BY e.first_message) AS ends
-        FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id WHERE e.campaign_id = {campaign}
-    ) AS had ON message_id >= begins AND (ends IS NULL OR message_id < ends)
+    SELECT {columns} FROM campaign_recipient_versions
     WHERE campaign_id = {campaign} AND {chosen} ORDER BY number) AS each) TO STDOUT
 -- no character that would be quoted is in JSON
 (FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')
@@ -192,8 +186,8 @@ COPY (SELECT row_to_json(each)::text FROM (
 -- How far campaigns are, the newest first; null for all names.
 SELECT id, tenant, name, recipients::bigint, unsent::bigint, queued::bigint, sent::bigint, errored::bigint, invalid::bigint,
     unknown::bigint, bounced::bigint, unsubscribed::bigint, complained::bigint, rate,
-    extract(epoch FROM estimated_wait)::float8 AS wait, jobs, halted_at, halted_reason, credential, created_at, CASE WHEN %(failures)s
-        THEN (SELECT jsonb_agg(to_jsonb(f) - 'campaign_id' ORDER BY f.number DESC, f.state, f.class, f.code)
+    extract(epoch FROM estimated_wait)::float8 AS wait, jobs, halted_at, halted_reason, credential, created_at,
+    CASE WHEN %(failures)s THEN (SELECT jsonb_agg(to_jsonb(f) - 'campaign_id' ORDER BY f.number DESC, f.state, f.class, f.code)
             FROM campaign_failures AS f WHERE f.campaign_id = campaign_statistics.id) END AS failures
 FROM campaign_statistics
 WHERE (%(name)s::text IS NULL OR name = %(name)s) AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
@@ -232,18 +226,16 @@ WHERE c.id = %(campaign)s
 
 -- name: recipient_by_address
 -- The recipient of a campaign with this address.
-SELECT number, recipient, state, bounced, unsubscribed, complained, message_id, template, version, sent_at, answered_at, error_code,
-    error_sub_type
-FROM campaign_recipients LEFT JOIN (
-        SELECT t.name AS template, t.version, e.first_message AS begins, lead(e.first_message) OVER (ORDER BY e.first_message) AS ends
-        FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id WHERE e.campaign_id = %(campaign)s
-    ) AS had ON message_id >= begins AND (ends IS NULL OR message_id < ends)
+SELECT number, recipient, state, bounced, unsubscribed, complained, message_id, template, version, sent_at, answered_at,
+    error_code, error_sub_type
+FROM campaign_recipient_versions
 WHERE campaign_id = %(campaign)s AND lower(recipient COLLATE "C") = lower(%(recipient)s COLLATE "C")
 ORDER BY number LIMIT 1
 
 -- name: templates
 -- The templates that a campaign had, the first one first.
-SELECT t.name AS template, t.version, e.reason, e.at, e.by FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id
+SELECT t.name AS template, t.version, e.reason, e.at, e.by
+FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id
 WHERE e.campaign_id = %(campaign)s ORDER BY e.first_message
 
 -- name: lists

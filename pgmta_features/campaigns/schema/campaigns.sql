@@ -35,7 +35,8 @@ COMMENT ON TABLE campaigns IS 'One message to many recipients. Its sums outlive 
 COMMENT ON COLUMN campaigns.id IS 'The number of the campaign.';
 COMMENT ON COLUMN campaigns.tenant IS 'As messages.tenant.';
 COMMENT ON COLUMN campaigns.name IS 'Its name, which is unique for a tenant.';
-COMMENT ON COLUMN campaigns.credential IS 'Name of what it sends with; one campaign uses it at a time. Its rate is the budget credential:NAME.';
+COMMENT ON COLUMN campaigns.credential IS
+    'Name of what it sends with; one campaign uses it at a time. Its rate is the budget credential:NAME.';
 COMMENT ON COLUMN campaigns.template_id IS 'templates.id, one version of a template.';
 COMMENT ON COLUMN campaigns.sender IS 'The reverse-path.';
 COMMENT ON COLUMN campaigns.scope IS 'The kind of mail that suppressions name; empty: only suppressions of all kinds count.';
@@ -46,7 +47,8 @@ COMMENT ON COLUMN campaigns.opens IS 'Its mail begins from this time of a day on
 COMMENT ON COLUMN campaigns.closes IS 'And before this one, which is of the next day if it is less.';
 COMMENT ON COLUMN campaigns.days IS 'Days of the week on which it opens: 1 is Monday, 7 is Sunday.';
 COMMENT ON COLUMN campaigns.zone IS 'The time zone of these times and days.';
-COMMENT ON COLUMN campaigns.zone_column IS 'The column of its lists with the time zone of each recipient; null: all have that of the campaign.';
+COMMENT ON COLUMN campaigns.zone_column IS
+    'The column of its lists with the time zone of each recipient; null: all have that of the campaign.';
 COMMENT ON COLUMN campaigns.halted_at IS 'When too many of its recipients bounced, which stopped its jobs.';
 COMMENT ON COLUMN campaigns.halted_reason IS 'Why, with the numbers.';
 COMMENT ON COLUMN campaigns.forgiven IS 'Bounces that no longer count, because an operator went on.';
@@ -54,7 +56,8 @@ COMMENT ON COLUMN campaigns.created_at IS 'When it was made.';
 COMMENT ON COLUMN campaigns.created_by IS 'The login that made it.';
 COMMENT ON CONSTRAINT campaigns_template ON campaigns IS 'Its version of a template stays as long as the campaign.';
 COMMENT ON CONSTRAINT campaigns_tenant ON campaigns IS 'As submit() takes it.';
-COMMENT ON CONSTRAINT campaigns_name ON campaigns IS 'A letter, then up to 63 letters, digits and . _ -, or single blanks within.';
+COMMENT ON CONSTRAINT campaigns_name ON campaigns IS
+    'A letter, then up to 63 letters, digits and . _ -, or single blanks within.';
 COMMENT ON CONSTRAINT campaigns_credential ON campaigns IS '1 to 64 letters, digits and . _ @ -';
 COMMENT ON CONSTRAINT campaigns_scope ON campaigns IS 'Up to 64 letters, digits and . _ -, or empty.';
 COMMENT ON CONSTRAINT campaigns_priority ON campaigns IS '0 to 9.';
@@ -115,7 +118,8 @@ COMMENT ON COLUMN campaign_recipients.zone IS 'The time zone of the recipient, i
 COMMENT ON CONSTRAINT campaign_recipients_zone ON campaign_recipients IS 'As campaigns.zone.';
 COMMENT ON CONSTRAINT campaign_recipients_number ON campaign_recipients IS 'From 1 to 1,000,000,000.';
 COMMENT ON CONSTRAINT campaign_recipients_sizes ON campaign_recipients IS
-    'Those of a mailbox, of a domain, and far over 65,536 octets of words: one row that does not fit the queue would stop the feed.';
+    'Those of a mailbox, of a domain, and far over 65,536 octets of words: one row that does not fit the queue would stop '
+    'the feed.';
 COMMENT ON CONSTRAINT campaign_recipients_state ON campaign_recipients IS 'The states that the column names.';
 COMMENT ON INDEX campaign_recipients_queued IS
     'What a campaign has in the queue. The feed counts those before their first attempt, beside many that are deferred.';
@@ -185,9 +189,12 @@ CREATE FUNCTION campaign_count(changes campaign_change[]) RETURNS void LANGUAGE 
     INSERT INTO campaign_counts AS c (campaign_id, slot, unsent, queued, deferred, sent, failed, invalid, unknown, bounced,
         unsubscribed, complained)
     SELECT n.campaign_id, pg_backend_pid() % 64,
-        coalesce(sum(n.number) FILTER (WHERE n.state = 'unsent'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'queued'), 0),
-        coalesce(sum(n.number) FILTER (WHERE n.state = 'deferred'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'sent'), 0),
-        coalesce(sum(n.number) FILTER (WHERE n.state = 'failed'), 0), coalesce(sum(n.number) FILTER (WHERE n.state = 'invalid'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'unsent'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'queued'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'deferred'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'sent'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'failed'), 0),
+        coalesce(sum(n.number) FILTER (WHERE n.state = 'invalid'), 0),
         coalesce(sum(n.number) FILTER (WHERE n.state = 'unknown'), 0), coalesce(sum(n.number) FILTER (WHERE n.bounced), 0),
         coalesce(sum(n.number) FILTER (WHERE n.unsubscribed), 0), coalesce(sum(n.number) FILTER (WHERE n.complained), 0)
     FROM unnest(changes) AS n
@@ -247,7 +254,8 @@ COMMENT ON COLUMN campaign_expired_failures.number IS 'How many recipients.';
 
 CREATE VIEW campaign_failures AS
 SELECT campaign_id, state,
-    CASE WHEN error_sub_type ~ '^[245][.][0-9]+[.][0-9]+( |$)' THEN substring(error_sub_type FROM ' (.*)') ELSE error_sub_type END
+    CASE WHEN error_sub_type ~ '^[245][.][0-9]+[.][0-9]+( |$)'
+        THEN substring(error_sub_type FROM ' (.*)') ELSE error_sub_type END
         AS class,
     nullif(concat_ws(' ', error_code, substring(error_sub_type FROM '^[245][.][0-9]+[.][0-9]+(?= |$)')), '') AS code,
     sum(number) AS number
@@ -275,7 +283,8 @@ COMMENT ON TABLE campaign_alarms IS 'Campaigns that the next look has to halt, b
 COMMENT ON COLUMN campaign_alarms.campaign_id IS 'campaigns.id.';
 COMMENT ON COLUMN campaign_alarms.reason IS 'Why, with the numbers of that commit.';
 
-CREATE FUNCTION campaign_excess(campaign bigint) RETURNS text LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION campaign_excess(campaign bigint)
+    RETURNS text LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT format('%s of %s answers are hard bounces', s.bounced - c.forgiven, s.sent + s.failed)
     FROM campaigns AS c JOIN campaign_sums AS s ON s.campaign_id = c.id
     WHERE c.id = campaign AND c.halted_at IS NULL AND s.bounced - c.forgiven > 10
@@ -326,13 +335,24 @@ CREATE TABLE campaign_templates (
 );
 COMMENT ON TABLE campaign_templates IS 'The templates that a campaign had: one after the other.';
 COMMENT ON COLUMN campaign_templates.campaign_id IS 'campaigns.id.';
-COMMENT ON COLUMN campaign_templates.first_message IS 'Mail with this id, and later mail, has the template; before the next row of the campaign.';
+COMMENT ON COLUMN campaign_templates.first_message IS
+    'Mail with this id, and later mail, has the template; before the next row of the campaign.';
 COMMENT ON COLUMN campaign_templates.template_id IS 'templates.id.';
 COMMENT ON COLUMN campaign_templates.reason IS 'Why it was exchanged; null: when the campaign was made, or before its start.';
 COMMENT ON COLUMN campaign_templates.at IS 'From when on.';
 COMMENT ON COLUMN campaign_templates.by IS 'The login that chose it.';
-COMMENT ON CONSTRAINT campaign_templates_template ON campaign_templates IS 'The version that recipients had stays as long as the campaign.';
+COMMENT ON CONSTRAINT campaign_templates_template ON campaign_templates IS
+    'The version that recipients had stays as long as the campaign.';
 COMMENT ON CONSTRAINT campaign_templates_reason ON campaign_templates IS 'One line of up to 500 characters.';
+
+CREATE VIEW campaign_recipient_versions AS
+SELECT r.*, v.template, v.version
+FROM campaign_recipients AS r LEFT JOIN (
+    SELECT e.campaign_id, t.name AS template, t.version, e.first_message AS begins,
+        lead(e.first_message) OVER (PARTITION BY e.campaign_id ORDER BY e.first_message) AS ends
+    FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id
+) AS v ON v.campaign_id = r.campaign_id AND r.message_id >= v.begins AND (v.ends IS NULL OR r.message_id < v.ends);
+COMMENT ON VIEW campaign_recipient_versions IS 'Recipients with the template and version of their mail; null if they had none.';
 
 CREATE FUNCTION campaign_template(template text, version integer, tenant text) RETURNS templates LANGUAGE plpgsql STABLE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -348,7 +368,8 @@ BEGIN
     END IF;
     RETURN found;
 END $$;
-COMMENT ON FUNCTION campaign_template IS 'A template by its name: of the tenant, or of none; without a version the newest. It refuses one that is not there.';
+COMMENT ON FUNCTION campaign_template IS
+    'A template by its name: of the tenant, or of none; without a version the newest. It refuses one that is not there.';
 
 CREATE FUNCTION campaign_make(given campaigns, present timestamptz) RETURNS bigint LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -375,7 +396,8 @@ EXCEPTION WHEN unique_violation THEN
 WHEN check_violation OR not_null_violation THEN
     -- without DETAIL, which would have the values of the row
     GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME, absent = COLUMN_NAME;
-    PERFORM submit_refuse(coalesce(nullif(absent, ''), substr(broken, length('campaigns_') + 1)), CASE WHEN broken = '' THEN 'it is null'
+    PERFORM submit_refuse(coalesce(nullif(absent, ''), substr(broken, length('campaigns_') + 1)),
+        CASE WHEN broken = '' THEN 'it is null'
         ELSE 'it does not fit' END, NULL, (SELECT obj_description(c.oid, 'pg_constraint') FROM pg_constraint AS c
             WHERE c.conrelid = 'campaigns'::regclass AND c.conname = broken));
 END $$;
@@ -383,7 +405,8 @@ COMMENT ON FUNCTION campaign_make IS 'Stores a new campaign, and returns its id.
 
 CREATE FUNCTION campaign_create(
     name text, credential text, template text, tenant text DEFAULT '', sender text DEFAULT NULL, scope text DEFAULT '',
-    priority integer DEFAULT 7, visible_at timestamptz DEFAULT NULL, deadline timestamptz DEFAULT NULL, version integer DEFAULT NULL,
+    priority integer DEFAULT 7, visible_at timestamptz DEFAULT NULL, deadline timestamptz DEFAULT NULL,
+    version integer DEFAULT NULL,
     opens time DEFAULT NULL, closes time DEFAULT NULL, days smallint[] DEFAULT NULL, zone text DEFAULT NULL,
     zone_column text DEFAULT NULL, present timestamptz DEFAULT clock_timestamp()
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -393,7 +416,8 @@ DECLARE
     given campaigns;
 BEGIN
     IF num_nonnulls(opens, closes) = 1 OR opens IS NULL AND num_nonnulls(days, zone, zone_column) > 0 THEN
-        PERFORM submit_refuse('opens', 'a window has the times at which it opens and closes', NULL, 'Give both opens and closes.');
+        PERFORM submit_refuse('opens', 'a window has the times at which it opens and closes', NULL,
+            'Give both opens and closes.');
     ELSIF opens = closes THEN
         PERFORM submit_refuse('closes', 'it is the time at which the window opens', NULL, 'All day is 00:00 to 24:00.');
     ELSIF opens = '24:00' THEN
@@ -406,20 +430,22 @@ BEGIN
     IF sender IS NOT NULL AND sender <> '' AND mailbox_domain(sender COLLATE "C") IS NULL THEN
         PERFORM submit_refuse('sender', 'it is no mailbox', NULL, 'Give a mailbox alone, or an empty text for none.');
     END IF;
-    SELECT tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline, opens, closes,
-        CASE WHEN opens IS NOT NULL THEN coalesce(days, '{1,2,3,4,5,6,7}') END, zone, zone_column
-    INTO given.tenant, given.name, given.credential, given.template_id, given.sender, given.scope, given.priority, given.visible_at,
-        given.deadline, given.opens, given.closes, given.days, given.zone, given.zone_column;
+    SELECT tenant, name, credential, found.id, coalesce(sender, found.sender), scope, priority, visible_at, deadline,
+        opens, closes, CASE WHEN opens IS NOT NULL THEN coalesce(days, '{1,2,3,4,5,6,7}') END, zone, zone_column
+    INTO given.tenant, given.name, given.credential, given.template_id, given.sender, given.scope, given.priority,
+        given.visible_at, given.deadline, given.opens, given.closes, given.days, given.zone, given.zone_column;
     RETURN campaign_make(given, present);
 END $$;
 COMMENT ON FUNCTION campaign_create IS
-    'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one. With '
-    '`opens` and `closes` its mail begins between these times alone, on `days` (1 is Monday; all of them without), in the time '
-    'zone `zone` (UTC without) or in that which the column `zone_column` of a list has.';
+    'Makes a campaign without recipients, and returns its id. It uses the newest version of the template, or the given one. '
+    'With `opens` and `closes` its mail begins between these times alone, on `days` (1 is Monday; all of them without), '
+    'in the time zone `zone` (UTC without) or in that which the column `zone_column` of a list has.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('campaign_templates', 'pgmta_operator', 'SELECT'),
     ('campaign_templates', 'pgmta_reader', 'SELECT'),
+    ('campaign_recipient_versions', 'pgmta_operator', 'SELECT'),
+    ('campaign_recipient_versions', 'pgmta_reader', 'SELECT'),
     ('campaigns', 'pgmta_operator', 'SELECT'),
     ('campaigns', 'pgmta_reader', 'SELECT'),
     ('campaign_recipients', 'pgmta_queued', 'MAINTAIN'),

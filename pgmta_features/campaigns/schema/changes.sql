@@ -84,12 +84,14 @@ BEGIN
     ELSIF list IS NOT NULL THEN
         SELECT l.first, l.last INTO first, last FROM campaign_lists AS l WHERE l.campaign_id = campaign AND l.number = list;
         IF first IS NULL THEN
-            PERFORM submit_refuse('list', format('the campaign has no list %s', list), NULL, CASE WHEN lists IS NULL THEN 'It has none.'
+            PERFORM submit_refuse('list', format('the campaign has no list %s', list), NULL,
+                CASE WHEN lists IS NULL THEN 'It has none.'
                 ELSE format('It has the lists 1 to %s.', lists) END);
         END IF;
     ELSE
         WITH wanted AS MATERIALIZED (
-            SELECT w.address, mailbox_key(coalesce(row_address(w.address, mailbox_domain(w.address COLLATE "C")), w.address)) AS key
+            SELECT w.address,
+                mailbox_key(coalesce(row_address(w.address, mailbox_domain(w.address COLLATE "C")), w.address)) AS key
             FROM unnest(recipients) AS w (address)
         ), found AS MATERIALIZED (
             SELECT r.number, mailbox_key(r.recipient) AS key FROM campaign_recipients AS r
@@ -125,8 +127,8 @@ BEGIN
     WHERE r.campaign_id = campaign AND r.number BETWEEN first AND last AND (numbers IS NULL OR r.number = ANY (numbers));
 END $$;
 COMMENT ON FUNCTION campaign_remove IS
-    'Takes recipients, or all of a list, out of a campaign: those who had no mail, and those whose mail waits, which is withdrawn '
-    'first. Returns how many, and how many stay because their mail is in flight, or was sent.';
+    'Takes recipients, or all of a list, out of a campaign: those who had no mail, and those whose mail waits, which is '
+    'withdrawn first. Returns how many, and how many stay because their mail is in flight, or was sent.';
 
 CREATE FUNCTION campaign_copy(
     campaign bigint, name text, states text[] DEFAULT NULL, recipients boolean DEFAULT true, visible_at timestamptz DEFAULT NULL,
@@ -142,7 +144,8 @@ DECLARE
 BEGIN
     IF strange IS NOT NULL THEN
         PERFORM submit_refuse('states', concat('there is no state ', to_json(left(strange, 64))), NULL,
-            coalesce('Did you mean ' || nearest_word(strange, known) || '?', 'There is ' || array_to_string(known, ', ') || '.'));
+            coalesce('Did you mean ' || nearest_word(strange, known) || '?',
+                'There is ' || array_to_string(known, ', ') || '.'));
     END IF;
     PERFORM campaign_import(campaign);
     SELECT c.* INTO given FROM campaigns AS c WHERE c.id = campaign;
@@ -160,7 +163,8 @@ BEGIN
         INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params, zone, state, error_code)
         SELECT made, c.n, c.recipient, c.domain, c.params, c.zone, CASE WHEN s.suppressed THEN 'invalid' ELSE 'unsent' END,
             CASE WHEN s.suppressed THEN 'suppressed' END
-        FROM chosen AS c JOIN unnest(suppressed(given.tenant, given.scope, ARRAY(SELECT o.recipient FROM chosen AS o ORDER BY o.n)))
+        FROM chosen AS c
+        JOIN unnest(suppressed(given.tenant, given.scope, ARRAY(SELECT o.recipient FROM chosen AS o ORDER BY o.n)))
             WITH ORDINALITY AS s (suppressed, n) USING (n)
         ORDER BY c.n;
         PERFORM campaign_list(made, concat('copy of ', (SELECT c.name FROM campaigns AS c WHERE c.id = campaign)), 1);
@@ -168,8 +172,8 @@ BEGIN
     RETURN made;
 END $$;
 COMMENT ON FUNCTION campaign_copy IS
-    'Makes a campaign as another one is, with its recipients in these states, or all, and returns its id. Its times are given anew. '
-    'Who is suppressed by now is invalid.';
+    'Makes a campaign as another one is, with its recipients in these states, or all, and returns its id. Its times are given '
+    'anew. Who is suppressed by now is invalid.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION campaign_exchange', 'pgmta_operator', 'EXECUTE'),

@@ -1,6 +1,7 @@
 -- Campaigns in the queue: workers feed them, withdraw, reconcile, halt and finalise.
 
-CREATE FUNCTION campaign_rest_at(job campaign_jobs) RETURNS timestamptz LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION campaign_rest_at(job campaign_jobs)
+    RETURNS timestamptz LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT coalesce(max(CASE WHEN e.status = 'SENT' OR e.status = 'LOGGED' AND (e.former = 'SENT' OR NOT EXISTS (
             SELECT FROM campaign_recipients AS r WHERE r.campaign_id = e.campaign_id AND r.number BETWEEN e.first AND e.last
                 AND (e.zone IS NULL OR r.zone = e.zone) AND r.state = 'unsent'))
@@ -11,13 +12,15 @@ CREATE FUNCTION campaign_rest_at(job campaign_jobs) RETURNS timestamptz LANGUAGE
 $$;
 COMMENT ON FUNCTION campaign_rest_at IS 'When a job with a pause may begin: infinity while the first part has not fed all.';
 
-CREATE FUNCTION campaign_is_due(job campaign_jobs, visible_at timestamptz, present timestamptz) RETURNS boolean LANGUAGE plpgsql STABLE
+CREATE FUNCTION campaign_is_due(job campaign_jobs, visible_at timestamptz, present timestamptz)
+    RETURNS boolean LANGUAGE plpgsql STABLE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     RETURN coalesce(visible_at <= present, true) AND coalesce(job.opens_at <= present AND job.closes_at > present, true)
         AND (job.pause IS NULL OR campaign_rest_at(job) <= present);
 END $$;
-COMMENT ON FUNCTION campaign_is_due IS 'Whether the time of a job has come: that of its campaign, its window, and the end of its pause.';
+COMMENT ON FUNCTION campaign_is_due IS
+    'Whether the time of a job has come: that of its campaign, its window, and the end of its pause.';
 
 CREATE FUNCTION campaign_take(present timestamptz DEFAULT clock_timestamp()) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -36,7 +39,8 @@ BEGIN
                     AND d.halted_at IS NULL AND campaign_is_due(k, d.visible_at, present)))
         ORDER BY j.id LIMIT 1 FOR UPDATE OF j SKIP LOCKED
     LOOP
-        -- a transaction that feeds or frees the credential may wait for a job that is locked here, also for one that is no longer READY: a later round
+        -- a transaction that feeds or frees the credential may wait for a job that is locked here, also for one that is
+        -- no longer READY: a later round
         PERFORM FROM credential_use AS u WHERE u.credential = job.credential FOR NO KEY UPDATE SKIP LOCKED;
         CONTINUE WHEN NOT FOUND AND EXISTS (SELECT FROM credential_use AS u WHERE u.credential = job.credential);
         INSERT INTO credential_use AS u (credential, campaign_id) VALUES (job.credential, job.campaign)
@@ -109,7 +113,8 @@ BEGIN
             INTO picked
             FROM (
                 SELECT r.number, r.recipient FROM campaign_recipients AS r
-                WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last AND r.state = ANY (job.takes)
+                WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last
+                    AND r.state = ANY (job.takes)
                     AND (r.state = 'unsent' OR coalesce(r.message_id, 0) < job.again_from
                         AND coalesce((SELECT false FROM queue AS q WHERE q.message_id = r.message_id LIMIT 1), true))
                 ORDER BY r.number LIMIT room) AS p;
@@ -118,7 +123,8 @@ BEGIN
             INTO picked
             FROM (
                 SELECT r.number, r.recipient FROM campaign_recipients AS r
-                WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last AND r.state = ANY (job.takes)
+                WHERE r.campaign_id = campaign.id AND r.number > job.fed_to AND r.number <= job.last
+                    AND r.state = ANY (job.takes)
                     AND r.zone = job.zone AND r.zone IS NOT NULL  -- the index of zones
                     AND (r.state = 'unsent' OR coalesce(r.message_id, 0) < job.again_from
                         AND coalesce((SELECT false FROM queue AS q WHERE q.message_id = r.message_id LIMIT 1), true))
@@ -181,7 +187,8 @@ LANGUAGE sql RETURN new_message(id => id, size => octet_length(params::text), pr
     submitted_by => (campaign).created_by, ret => 'HDRS', template_id => (campaign).template_id, params => params);
 COMMENT ON FUNCTION campaign_message IS 'A message of a campaign for queue_put; it has one recipient.';
 
-CREATE FUNCTION campaign_withdraw(most integer, present timestamptz DEFAULT clock_timestamp()) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION campaign_withdraw(most integer, present timestamptz DEFAULT clock_timestamp())
+    RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
@@ -199,7 +206,8 @@ BEGIN
     LOOP
         IF job.closes_at <= present THEN
             SELECT w.opens_at, w.closes_at INTO job.opens_at, job.closes_at
-            FROM campaigns AS c, LATERAL campaign_window(c, coalesce(job.zone, c.zone), present) AS w WHERE c.id = job.campaign_id;
+            FROM campaigns AS c, LATERAL campaign_window(c, coalesce(job.zone, c.zone), present) AS w
+            WHERE c.id = job.campaign_id;
             UPDATE campaign_jobs AS j SET opens_at = job.opens_at, closes_at = job.closes_at,
                 status = CASE WHEN j.status IN ('ENQUEUED', 'SENDING') AND job.opens_at > present THEN 'READY' ELSE j.status END
             WHERE j.id = job.id;
@@ -239,8 +247,9 @@ BEGIN
     RETURN withdrawn;
 END $$;
 COMMENT ON FUNCTION campaign_withdraw IS
-    'Takes mail of stopped jobs out of the queue, mail outside its hours that was never tried, and mail for suppressed addresses, '
-    'at most so much a job, and returns how much. Its recipients are unsent, or invalid. A job whose window is over gets the next one.';
+    'Takes mail of stopped jobs out of the queue, mail outside its hours that was never tried, and mail for suppressed '
+    'addresses, at most so much a job, and returns how much. Its recipients are unsent, or invalid. A job whose window is '
+    'over gets the next one.';
 
 CREATE FUNCTION campaign_park(campaign bigint, first integer, last integer, zone text, until timestamptz, present timestamptz)
 RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
@@ -263,7 +272,8 @@ RETURN CASE WHEN reply ~ '^[245][.\d]+ HTTP \d' COLLATE "C"
     THEN substring(reply FROM concat(' ', name, '=(.+?)(?: error_sub_type=| error_text=| \(given up |$)')) END;
 COMMENT ON FUNCTION reply_word IS 'The error code or sub type of a provider in a reply by HTTP, as queued writes it.';
 
-CREATE FUNCTION campaign_reconcile(most integer, present timestamptz DEFAULT clock_timestamp()) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION campaign_reconcile(most integer, present timestamptz DEFAULT clock_timestamp())
+    RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
@@ -291,9 +301,11 @@ BEGIN
         ), told AS (
             UPDATE campaign_recipients AS r SET
                 state = CASE WHEN e.event = 'delivered' THEN 'sent' WHEN e.event = 'unknown' THEN 'unknown'
-                    WHEN e.event IS NULL OR e.reply IN ('the campaign was stopped', 'the hours of the campaign are over') THEN 'unsent'
+                    WHEN e.event IS NULL OR e.reply IN ('the campaign was stopped', 'the hours of the campaign are over')
+                        THEN 'unsent'
                     WHEN e.event = 'suppressed' THEN 'invalid' ELSE 'failed' END,
-                sent_at = CASE WHEN e.event IN ('delivered', 'failed', 'unknown') THEN e.started_at END, answered_at = e.ended_at,
+                sent_at = CASE WHEN e.event IN ('delivered', 'failed', 'unknown') THEN e.started_at END,
+                answered_at = e.ended_at,
                 bounced = e.event = 'failed' AND is_hard_bounce(e.class),
                 error_code = CASE WHEN e.event = 'delivered' THEN NULL WHEN e.event = 'suppressed' THEN 'suppressed'
                     ELSE left(coalesce(reply_word(e.reply, 'error'), substring(e.reply FROM '^[245][.\d]+ HTTP (\d{3})\M'),
@@ -316,7 +328,9 @@ BEGIN
         WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last AND r.state = 'deferred'
             AND (job.zone IS NULL OR r.zone = job.zone)
             AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id AND q.status = 'QUEUED');
-        IF job.opens_at > present THEN PERFORM campaign_park(job.campaign_id, job.first, job.last, job.zone, job.opens_at, present); END IF;
+        IF job.opens_at > present THEN
+            PERFORM campaign_park(job.campaign_id, job.first, job.last, job.zone, job.opens_at, present);
+        END IF;
     END LOOP;
     RETURN changed;
 END $$;
@@ -324,7 +338,8 @@ COMMENT ON FUNCTION campaign_reconcile IS
     'Writes the outcome of recipients whose mail left the queue without one: a lost lease, a command of an operator. The log '
     'says which; without an entry the recipient is unsent. Returns how many, at most so many a job.';
 
-CREATE FUNCTION campaign_finalise(lease interval, present timestamptz DEFAULT clock_timestamp()) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION campaign_finalise(lease interval, present timestamptz DEFAULT clock_timestamp())
+    RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET jit = off
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 DECLARE
@@ -357,9 +372,11 @@ BEGIN
     RETURN logged;
 END $$;
 COMMENT ON FUNCTION campaign_finalise IS
-    'Ends jobs that have nothing in the queue, and returns how many. A credential is free when its campaign has fed all, and no mail of that is in flight or due within a lease. It may be repeated.';
+    'Ends jobs that have nothing in the queue, and returns how many. A credential is free when its campaign has fed all, '
+    'and no mail of that is in flight or due within a lease. It may be repeated.';
 
-CREATE FUNCTION campaign_halt() RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION campaign_halt()
+    RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     bad record;
     halted integer := 0;
@@ -367,7 +384,8 @@ BEGIN
     FOR bad IN
         SELECT c.id, found.reason FROM campaigns AS c, LATERAL (
             -- the share may also rise because answers are taken back by a retry
-            SELECT coalesce((SELECT a.reason FROM campaign_alarms AS a WHERE a.campaign_id = c.id), campaign_excess(c.id)) AS reason
+            SELECT coalesce(
+                (SELECT a.reason FROM campaign_alarms AS a WHERE a.campaign_id = c.id), campaign_excess(c.id)) AS reason
             OFFSET 0) AS found
         -- only jobs that run, because sums of the others would cost time
         WHERE c.halted_at IS NULL AND c.id = ANY (ARRAY(SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.status <> 'LOGGED'))
@@ -385,12 +403,14 @@ BEGIN
     RETURN halted;
 END $$;
 COMMENT ON FUNCTION campaign_halt IS
-    'Stops campaigns with more than 10 hard bounces that were more than 10 % of the answers in any commit, and returns how many.';
+    'Stops campaigns with more than 10 hard bounces that were more than 10 % of the answers in any commit, and '
+    'returns how many.';
 
 CREATE FUNCTION campaign_path(metadata jsonb) RETURNS bigint[] IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN metadata ->> '_campaign' ~ '^[0-9]{1,18}[.][0-9]{1,9}[.][0-9]{1,18}$'
     THEN string_to_array(metadata ->> '_campaign', '.')::bigint[] END;
-COMMENT ON FUNCTION campaign_path IS 'Campaign, number of the recipient and job of a row, from its metadata; null for other mail.';
+COMMENT ON FUNCTION campaign_path IS
+    'Campaign, number of the recipient and job of a row, from its metadata; null for other mail.';
 
 CREATE FUNCTION campaign_event(message bigint, metadata jsonb, kind text, code text, sub_type text, at timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -424,7 +444,8 @@ BEGIN
                 AND coalesce(j.opens_at <= present AND j.closes_at > present, true)))
         ORDER BY q.id);
 END $$;
-COMMENT ON FUNCTION campaign_may_begin IS 'Which of these rows may begin a transaction: not those of stopped jobs, and none outside its hours.';
+COMMENT ON FUNCTION campaign_may_begin IS
+    'Which of these rows may begin a transaction: not those of stopped jobs, and none outside its hours.';
 
 CREATE FUNCTION campaign_outcomes(
     -- arrays with a value for each outcome

@@ -37,8 +37,10 @@ COMMENT ON COLUMN campaign_jobs.campaign_id IS 'campaigns.id.';
 COMMENT ON COLUMN campaign_jobs.first IS 'The first campaign_recipients.number.';
 COMMENT ON COLUMN campaign_jobs.last IS 'The last one.';
 COMMENT ON COLUMN campaign_jobs.fed_to IS 'Recipients up to this number were fed, or were not to be.';
-COMMENT ON COLUMN campaign_jobs.takes IS 'The states of the recipients that it sends: unsent, and after a retry failed, and unknown on request.';
-COMMENT ON COLUMN campaign_jobs.again_from IS 'Ids of mail from here on are of the last retry, which takes a failed or unknown recipient once.';
+COMMENT ON COLUMN campaign_jobs.takes IS
+    'The states of the recipients that it sends: unsent, and after a retry failed, and unknown on request.';
+COMMENT ON COLUMN campaign_jobs.again_from IS
+    'Ids of mail from here on are of the last retry, which takes a failed or unknown recipient once.';
 COMMENT ON COLUMN campaign_jobs.zone IS 'It has the recipients of its range in this time zone; null: all of them.';
 COMMENT ON COLUMN campaign_jobs.pause IS
     'It begins when the first part of the same start has been fed for so long; null: it has begun, or is of that part.';
@@ -83,7 +85,8 @@ COMMENT ON COLUMN credential_use.credential IS 'As campaigns.credential.';
 COMMENT ON COLUMN credential_use.campaign_id IS 'campaigns.id.';
 COMMENT ON COLUMN credential_use.since IS 'From when on.';
 
-CREATE FUNCTION campaign_lock(campaign bigint) RETURNS campaigns LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION campaign_lock(campaign bigint)
+    RETURNS campaigns LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     found campaigns;
 BEGIN
@@ -98,8 +101,8 @@ END $$;
 COMMENT ON FUNCTION campaign_lock IS 'Locks a campaign against other changes by operators, and returns it.';
 
 CREATE FUNCTION campaign_start(
-    campaign bigint, rate double precision DEFAULT NULL, jobs integer DEFAULT 1, part numeric DEFAULT NULL, pause interval DEFAULT NULL,
-    present timestamptz DEFAULT clock_timestamp()
+    campaign bigint, rate double precision DEFAULT NULL, jobs integer DEFAULT 1, part numeric DEFAULT NULL,
+    pause interval DEFAULT NULL, present timestamptz DEFAULT clock_timestamp()
 ) RETURNS SETOF bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -154,7 +157,8 @@ BEGIN
         first := parted + 1;
     END IF;
     size := ceil((last - first + 1)::numeric / jobs);
-    ranges := ranges || ARRAY(SELECT int4range(f, least(f + size - 1, last), '[]') FROM generate_series(first, last, size) AS f ORDER BY f);
+    ranges := ranges || ARRAY(
+        SELECT int4range(f, least(f + size - 1, last), '[]') FROM generate_series(first, last, size) AS f ORDER BY f);
     IF rate IS NOT NULL THEN
         PERFORM budget_set('credential:' || found.credential, rate,
             (SELECT b.month_most FROM budgets AS b WHERE b.key = 'credential:' || found.credential));
@@ -165,7 +169,8 @@ BEGIN
             CASE WHEN part IS NOT NULL AND p.place > 1 THEN pause END, z.opens_at, z.closes_at
         FROM unnest(ranges) WITH ORDINALITY AS p (range, place) CROSS JOIN (
             SELECT n.name, w.opens_at, w.closes_at
-            FROM unnest(zones) AS n (name), LATERAL campaign_window(found, coalesce(n.name, found.zone), present) AS w OFFSET 0) AS z
+            FROM unnest(zones) AS n (name),
+                LATERAL campaign_window(found, coalesce(n.name, found.zone), present) AS w OFFSET 0) AS z
         WHERE z.name IS NULL OR EXISTS (SELECT FROM campaign_recipients AS r
             WHERE r.campaign_id = campaign AND r.zone = z.name AND r.number BETWEEN lower(p.range) AND upper(p.range) - 1)
         ORDER BY p.place, z.name
@@ -180,7 +185,8 @@ CREATE FUNCTION campaign_refuse_halted(found campaigns) RETURNS void LANGUAGE pl
 BEGIN
     IF found.halted_at IS NOT NULL THEN
         RAISE EXCEPTION 'the campaign % is halted', to_json(found.name) USING ERRCODE = 'object_not_in_prerequisite_state',
-            DETAIL = found.halted_reason, HINT = '`queuectl campaign resume NAME --halted`, or campaign_resume(id, halted => true), goes on nevertheless.';
+            DETAIL = found.halted_reason,
+            HINT = '`queuectl campaign resume NAME --halted`, or campaign_resume(id, halted => true), goes on nevertheless.';
     END IF;
 END $$;
 COMMENT ON FUNCTION campaign_refuse_halted IS 'Raises an error for a campaign that is halted.';
@@ -214,7 +220,8 @@ DECLARE
     found bigint := (SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.id = job);
 BEGIN
     IF found IS NULL THEN
-        RAISE EXCEPTION 'there is no job %', job USING ERRCODE = 'no_data_found', HINT = '`queuectl campaign job list`, or the table campaign_jobs, has them.';
+        RAISE EXCEPTION 'there is no job %', job USING ERRCODE = 'no_data_found',
+            HINT = '`queuectl campaign job list`, or the table campaign_jobs, has them.';
     END IF;
     RETURN found;
 END $$;
@@ -288,7 +295,8 @@ BEGIN
     GET DIAGNOSTICS changed = ROW_COUNT;
     RETURN changed;
 END $$;
-COMMENT ON FUNCTION campaign_again IS 'Lets jobs begin again, in their places, with recipients in these states; not those that are done and have none.';
+COMMENT ON FUNCTION campaign_again IS
+    'Lets jobs begin again, in their places, with recipients in these states; not those that are done and have none.';
 
 CREATE FUNCTION campaign_delete(campaign bigint) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -323,7 +331,8 @@ CREATE VIEW campaign_statistics AS
 SELECT c.id, c.tenant, c.name,
     s.unsent + s.queued + s.deferred + s.sent + s.failed + s.invalid + s.unknown AS recipients,
     s.unsent, s.queued + s.deferred AS queued, s.sent, s.failed AS errored, s.invalid, s.unknown, s.bounced,
-    s.unsubscribed, s.complained, b.rate, CASE WHEN b.rate > 0 THEN make_interval(secs => (s.unsent + s.queued)::float8 / (b.rate * 0.97)) END AS estimated_wait,
+    s.unsubscribed, s.complained, b.rate,
+    CASE WHEN b.rate > 0 THEN make_interval(secs => (s.unsent + s.queued)::float8 / (b.rate * 0.97)) END AS estimated_wait,
     (SELECT jsonb_object_agg(j.status, j.number) FROM (
         SELECT status, count(*) AS number FROM campaign_jobs WHERE campaign_id = c.id GROUP BY status) AS j) AS jobs,
     c.halted_at, c.halted_reason, c.credential, c.created_at

@@ -38,7 +38,8 @@ BEGIN
     VALUES (campaign, coalesce(before.number, 0) + 1, left(name, 500), first, last);
     RETURN coalesce(before.number, 0) + 1;
 END $$;
-COMMENT ON FUNCTION campaign_list IS 'Notes the recipients from this number on as a list, and returns its number; null if there are none.';
+COMMENT ON FUNCTION campaign_list IS
+    'Notes the recipients from this number on as a list, and returns its number; null if there are none.';
 
 CREATE FUNCTION campaign_import(campaign bigint) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -61,7 +62,8 @@ COMMENT ON FUNCTION campaign_import IS
 
 -- without SET it becomes a part of its caller's query
 CREATE FUNCTION campaign_words(params jsonb, words jsonb) RETURNS TABLE (found jsonb, problem text) STABLE LANGUAGE sql AS $$
-    SELECT coalesce(jsonb_object_agg(name, text), '{}'), min(concat(name, ': ', fault) COLLATE "C") FILTER (WHERE fault IS NOT NULL)
+    SELECT coalesce(jsonb_object_agg(name, text), '{}'),
+        min(concat(name, ': ', fault) COLLATE "C") FILTER (WHERE fault IS NOT NULL)
     FROM jsonb_each(words - '{recipient,unsubscribe}'::text[]) AS wanted (name, places),
         LATERAL (SELECT CASE WHEN jsonb_typeof(params) = 'object' THEN params -> name END AS value) AS given,
         LATERAL (SELECT coalesce(value #>> '{}', '') AS text) AS written,
@@ -72,7 +74,8 @@ $$;
 COMMENT ON FUNCTION campaign_words IS
     'The values that a template has words for, and why they don''t fit; null if they do. A null is an empty text.';
 
-CREATE FUNCTION campaign_by_sms(campaign bigint, numbers bigint DEFAULT 0, mailboxes bigint DEFAULT 0, first boolean DEFAULT NULL)
+CREATE FUNCTION campaign_by_sms(
+    campaign bigint, numbers bigint DEFAULT 0, mailboxes bigint DEFAULT 0, first boolean DEFAULT NULL)
 RETURNS boolean LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp
 RETURN coalesce((SELECT r.domain = 'sms' FROM campaign_recipients AS r WHERE r.campaign_id = campaign ORDER BY r.number LIMIT 1),
     numbers > mailboxes OR numbers = mailboxes AND first);
@@ -87,7 +90,8 @@ COMMENT ON FUNCTION campaign_other_kind IS 'What is wrong with a recipient of th
 
 CREATE FUNCTION campaign_add(campaign bigint, recipients text[], params jsonb[] DEFAULT NULL)
 RETURNS TABLE (place integer, recipient text, problem text) LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$  -- a plan for each call, because lists differ in length
+    -- a plan for each call, because lists differ in length
+    SET search_path = pgmta, pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_column
 DECLARE
     base integer := campaign_import(campaign);
@@ -130,16 +134,20 @@ BEGIN
             SELECT DISTINCT g.key FROM given AS g JOIN campaign_recipients AS r ON mailbox_key(r.recipient) = g.key
             WHERE r.campaign_id = campaign
         ), judged AS MATERIALIZED (
-            SELECT g.place, g.recipient, g.domain, g.found, g.zone, coalesce(g.fault, CASE WHEN k.key IS NOT NULL THEN 'the campaign has it already'
-                WHEN row_number() OVER (PARTITION BY g.fault IS NULL, g.key ORDER BY g.place) > 1 THEN 'it is there twice' END) AS fault
+            SELECT g.place, g.recipient, g.domain, g.found, g.zone, coalesce(g.fault, CASE
+                WHEN k.key IS NOT NULL THEN 'the campaign has it already'
+                WHEN row_number() OVER (PARTITION BY g.fault IS NULL, g.key ORDER BY g.place) > 1
+                    THEN 'it is there twice' END) AS fault
             FROM given AS g LEFT JOIN known AS k ON k.key = g.key
         ), fit AS MATERIALIZED (
-            SELECT j.recipient, j.domain, j.found, j.zone, row_number() OVER (ORDER BY j.place) AS n FROM judged AS j WHERE j.fault IS NULL
+            SELECT j.recipient, j.domain, j.found, j.zone, row_number() OVER (ORDER BY j.place) AS n
+            FROM judged AS j WHERE j.fault IS NULL
         ), added AS (
             INSERT INTO campaign_recipients (campaign_id, number, recipient, domain, params, state, error_code, zone)
             SELECT campaign, base + f.n, f.recipient, f.domain, f.found, CASE WHEN s.suppressed THEN 'invalid' ELSE 'unsent' END,
                 CASE WHEN s.suppressed THEN 'suppressed' END, f.zone
-            FROM fit AS f JOIN unnest(suppressed(owner.tenant, owner.scope, ARRAY(SELECT o.recipient FROM fit AS o ORDER BY o.n)))
+            FROM fit AS f
+            JOIN unnest(suppressed(owner.tenant, owner.scope, ARRAY(SELECT o.recipient FROM fit AS o ORDER BY o.n)))
                 WITH ORDINALITY AS s (suppressed, n) USING (n)
             ORDER BY f.n
         )
@@ -178,7 +186,8 @@ BEGIN
         -- no recipient has this number, so the link of a test unsubscribes none
         || CASE WHEN owner.scope <> '' OR template.words ? 'unsubscribe'
             THEN jsonb_build_object('unsubscribe', jsonb_build_object('campaign', campaign, 'number', 0)) ELSE '{}' END;
-    PERFORM queue_put(ARRAY[campaign_message(owner, message_id, recipient, composed, hostname)], ARRAY[new_row(1, recipient, domain,
+    PERFORM queue_put(ARRAY[campaign_message(owner, message_id, recipient, composed, hostname)],
+        ARRAY[new_row(1, recipient, domain,
         campaign_metadata(owner, EXISTS (SELECT FROM budgets AS b WHERE b.key = 'credential:' || owner.credential))
             || '{"_exempt": "test"}')]);
     PERFORM pgmta.notify_channel('pgmta_queue');

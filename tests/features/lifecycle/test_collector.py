@@ -94,20 +94,22 @@ def test_an_adaptive_timeout_follows_what_batches_cost() -> None:
     assert timing.timeout == 0.25
 
 
-def test_batches_grow_with_the_load(
-    accounts: psycopg.Connection, system: System, tmp_path: Path
+def test_what_comes_during_a_batch_is_the_next_one(
+    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
 ) -> None:
-    config = settings(tmp_path, limit=500, timeout=None)
-    daemon = system.queued(**config, **held(system))
+    """So batches grow with the load."""
+    daemon = system.queued(**settings(tmp_path, limit=50, timeout=None), **held(system))
     daemon.wait_log("connected")
-    add_accounts(accounts, 1, "first")
-    until(lambda: fetch(accounts, MAILS) == (1,))
-    for number in range(600):
-        add_accounts(accounts, 1, f"n{number}-")
-    until(lambda: fetch(accounts, MAILS) == (601,))
-    assert fetch(accounts, ONE_EACH) == (601, 601, 601, 0)
-    assert len(batches(accounts)) <= 400
-    assert fetch(accounts, "SELECT max(taken) > 1 FROM collections") == (True,)
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE pgmta.messages IN SHARE ROW EXCLUSIVE MODE")
+        add_accounts(accounts, 1, "first")
+        waiting = "SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+        until(lambda: accounts.execute(waiting, (other.info.backend_pid,)).fetchall())
+        for number in range(60):
+            add_accounts(accounts, 1, f"n{number}-")
+    until(lambda: fetch(accounts, MAILS) == (61,))
+    assert fetch(accounts, ONE_EACH) == (61, 61, 61, 0)
+    assert [taken for taken, _, _ in batches(accounts)] == [1, 50, 10]
 
 
 @pytest.mark.slow
@@ -318,7 +320,6 @@ def test_killed_collectors_keep_a_rate(
     query = "SELECT extract(epoch FROM collected_at)::float8 FROM tokens ORDER BY 1"
     times = column(accounts, query)
     assert max(bisect_left(times, at + 1) - n for n, at in enumerate(times)) <= 100
-    assert 1000 / (times[-1] - times[0]) >= 50
     assert {taken for taken, _, _ in batches(accounts)} == {2}
 
 

@@ -38,6 +38,15 @@ class AccountChecks:
                 "its mail waits for the next month",
                 "a higher `sum` of the collector in queued.yaml, then restart queued",
             )
+        resting = await self._ask("resting")
+        for row in resting:
+            yield error(
+                "accounts",
+                f"{row['number']} tokens of {row['action']} wait: {row['fault']}",
+                "`queuectl template put` stores another version of its template, and their mail "
+                f"goes within 10 s; `queuectl lifecycle again --action {row['action']}` mails "
+                "those that expired until then",
+            )
         for row in await self._ask("waiting_actions"):
             action, oldest = row["action"], age(row["seconds"])
             tokens = f"{row['number']} tokens of {action} have no mail yet, the oldest for {oldest}"
@@ -47,7 +56,11 @@ class AccountChecks:
                     f"{tokens}: no collector takes them",
                     f"a queued that runs, with a collector for {action} in its queued.yaml",
                 )
-            elif row["taken"] and row["seconds"] > _LATE_S:
+            elif (
+                row["taken"]
+                and row["seconds"] > _LATE_S
+                and action not in {each["action"] for each in resting}
+            ):
                 yield error(
                     "accounts",
                     f"{tokens}, though a collector takes them",

@@ -25,7 +25,7 @@ class TokenBatch(NamedTuple):
     `wait` says when the budget allows the next batch; it is None without a budget. With `spent` the
     sum of the month is used up. `expired` tokens were too old for mail or a line. `most` is how
     many the limit and the budget allowed. With `aside` so many tokens rest for ten seconds, for the
-    reason: their action has no usable template.
+    reason: what the template of their action lacks.
     """
 
     taken: int

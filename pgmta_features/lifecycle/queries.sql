@@ -87,6 +87,12 @@ FROM (
     WHERE t.expires_at > extract(epoch FROM now()) GROUP BY t.action) AS a
 ORDER BY a.action
 
+-- name: resting
+-- Tokens that rest for what the template of their action lacks. A pick after the rest says whether it still does.
+SELECT t.action, w.fault, count(*) AS number FROM lifecycle.waiting_tokens AS w JOIN lifecycle.tokens AS t ON t.id = w.token
+WHERE w.fault IS NOT NULL AND w.lease_until > now() - interval '1 minute' AND t.expires_at > extract(epoch FROM now())
+GROUP BY t.action, w.fault ORDER BY 1, 2
+
 -- name: unsent
 -- Tokens of the last day that expired before their mail left, by action.
 SELECT t.action, count(*) AS number FROM lifecycle.tokens_unsent('1 day') AS t GROUP BY t.action ORDER BY 1

@@ -84,24 +84,28 @@ BEGIN
     SELECT count(*) INTO expired FROM unnest(picked) AS p
     WHERE (p.token).expires_at <= present AND (p.token).consumed_at IS NULL AND (p.token).collected_at IS NULL;
     -- A separate statement: its snapshot has all that was committed before the locks.
-    SELECT array_agg(e.at ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS places,
-        array_agg(e.waits ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS waits,
-        array_agg(e.email ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS emails,
-        array_agg(e.domain ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS domains,
-        array_agg(e.template_id ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS template_ids,
-        array_agg(e.sender ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS senders,
-        array_agg(e.priority ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS priorities,
-        array_agg(e.metadata ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS metadata,
-        array_agg(e.params ORDER BY e.place) FILTER (WHERE e.fault IS NULL) AS params,
+    SELECT array_agg(e.at ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS places,
+        array_agg(e.waits ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS waits,
+        array_agg(e.email ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS emails,
+        array_agg(e.domain ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS domains,
+        array_agg(e.template_id ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS template_ids,
+        array_agg(e.sender ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS senders,
+        array_agg(e.priority ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS priorities,
+        array_agg(e.metadata ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS metadata,
+        array_agg(e.params ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS params,
         jsonb_agg(jsonb_build_array(e.token, e.fault, e.at) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL)
-            AS faults, array_agg(e.token) AS judged
+            AS faults,
+        jsonb_agg(jsonb_build_array(e.waits, e.action, e.lacks)) FILTER (WHERE e.lacks IS NOT NULL) AS lacking,
+        array_agg(e.token) AS judged
     INTO found
     FROM (
-        SELECT i.*, CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox'
-            WHEN i.misfit IS NULL AND octet_length((i.params -> 'words')::text) > 65536
-                THEN 'the words are over 65536 octets' ELSE i.misfit END AS fault
+        SELECT i.*, CASE WHEN i.domain IS NOT NULL THEN i.lacking END AS lacks,
+            CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox'
+                WHEN i.lacking IS NOT NULL THEN NULL
+                WHEN i.misfit IS NULL AND octet_length((i.params -> 'words')::text) > 65536
+                    THEN 'the words are over 65536 octets' ELSE i.misfit END AS fault
         FROM (
-            SELECT p.place, p.at, p.waits, t.id AS token, m.email,
+            SELECT p.place, p.at, p.waits, t.id AS token, t.action, m.email,
                 -- no telephone number: its SMS would have the text of a mail
                 nullif(mailbox_domain(m.email COLLATE "C"), 'sms') AS domain,
                 o.template_id, o.sender, o.priority,
@@ -110,7 +114,7 @@ BEGIN
                 jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', m.email)), 'words', w.words,
                     'token', jsonb_build_object('purpose', o.purpose, 'action', t.action, 'secret', encode(t.secret, 'hex'),
                         'key', o.key, 'url', o.url, 'code', CASE WHEN o.code THEN t.code END)) AS params,
-                w.misfit
+                w.misfit, w.lacking
             FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
             LEFT JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
                 ON a.number = t.account
@@ -120,8 +124,9 @@ BEGIN
                 LATERAL (SELECT coalesce(t.email, a.email) AS email) AS m,
                 LATERAL (
                     SELECT coalesce(jsonb_object_agg(v.word, v.value), '{}') AS words,
-                        min('the word ' || v.word || ': ' || CASE WHEN v.value IS NULL THEN 'there is no value'
-                            ELSE submit_word(v.value, o.words -> v.word) END) AS misfit
+                        min('the word ' || v.word || ': ' || submit_word(v.value, o.words -> v.word)) AS misfit,
+                        min(format('the word {{%s}} of its template has no value', v.word)) FILTER (WHERE v.value IS NULL)
+                            AS lacking
                     FROM (
                         SELECT word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN m.email WHEN 'code' THEN t.code
                             WHEN 'new_email' THEN coalesce(t.email, (SELECT n.email FROM lifecycle.tokens AS n
@@ -173,16 +178,21 @@ BEGIN
     refused := found.faults;
     UPDATE lifecycle.tokens AS t SET collected_at = clock_timestamp()
     FROM jsonb_array_elements(refused) AS fault WHERE t.ctid = (fault ->> 2)::tid;
-    -- an action without a usable template stops no other one, and its tokens are tried again
-    IF coalesce(cardinality(found.judged), 0) < cardinality(picked) THEN
+    -- what a template lacks ends no token, because another version may have it; other actions go on
+    IF coalesce(cardinality(found.judged), 0) < cardinality(picked) OR found.lacking IS NOT NULL THEN
         WITH resting AS (
-            UPDATE lifecycle.waiting_tokens AS w SET lease_until = clock_timestamp() + interval '10 seconds'
-            FROM unnest(picked) AS p (at, waits, token)
-            JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
-                ON o.action = (p.token).action AND o.fault IS NOT NULL
-            WHERE w.ctid = p.waits AND (p.token).expires_at > present
-                AND (p.token).id <> ALL (coalesce(found.judged, '{}'))
-            RETURNING o.action, o.fault
+            UPDATE lifecycle.waiting_tokens AS w
+            SET lease_until = clock_timestamp() + interval '10 seconds', fault = f.fault
+            FROM (
+                SELECT p.waits, o.action, o.fault FROM unnest(picked) AS p (at, waits, token)
+                JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
+                    ON o.action = (p.token).action AND o.fault IS NOT NULL
+                WHERE (p.token).expires_at > present AND (p.token).id <> ALL (coalesce(found.judged, '{}'))
+                UNION ALL
+                SELECT (l ->> 0)::tid, l ->> 1, l ->> 2 FROM jsonb_array_elements(found.lacking) AS l
+            ) AS f
+            WHERE w.ctid = f.waits
+            RETURNING f.action, f.fault
         )
         SELECT jsonb_agg(jsonb_build_array(r.action, r.fault, r.number)) INTO aside
         FROM (SELECT action, fault, count(*) AS number FROM resting GROUP BY action, fault) AS r;
@@ -201,8 +211,8 @@ COMMENT ON FUNCTION collect IS
     'Makes the mail of at most `batch` tokens that wait, in one statement: the queue has it, and the token is marked, '
     'or neither. Returns their number, tokens that can have no mail with the reason, the seconds until the budget allows the '
     'next batch, how many tokens expired, whether the sum of the month is used up, how many tokens the limit and the budget '
-    'allowed, and actions without a usable template, with the reason and the number of their tokens, which rest for ten '
-    'seconds.';
+    'allowed, and actions whose template is missing or lacks something, with the reason and the number of their tokens, '
+    'which rest for ten seconds.';
 
 CREATE FUNCTION language_of(wanted text, languages text[]) RETURNS text IMMUTABLE PARALLEL SAFE
 RETURN coalesce(

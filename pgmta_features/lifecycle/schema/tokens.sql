@@ -69,6 +69,7 @@ CREATE TABLE waiting_tokens (
     priority smallint NOT NULL,
     token bigint NOT NULL,
     lease_until timestamptz NOT NULL DEFAULT '-infinity',
+    fault text,
     PRIMARY KEY (priority, token)
 ) WITH (
     autovacuum_vacuum_scale_factor = 0.02,
@@ -80,6 +81,7 @@ COMMENT ON COLUMN waiting_tokens.priority IS 'That of the action.';
 COMMENT ON COLUMN waiting_tokens.token IS 'tokens.id.';
 COMMENT ON COLUMN waiting_tokens.lease_until IS
     'Until then a collector may be printing it, or it rests; -infinity: none ever did.';
+COMMENT ON COLUMN waiting_tokens.fault IS 'Why it rests, or last did: what its template lacks; null: it never did for that.';
 
 CREATE FUNCTION token_fits(statuses text[], status text) RETURNS boolean IMMUTABLE PARALLEL SAFE
 RETURN (status = ANY (statuses) OR statuses IS NOT NULL AND status = 'unknown') IS TRUE;

@@ -416,14 +416,19 @@ def test_an_application_has_a_page_of_its_own(shop: psycopg.Connection) -> None:
     assert column(shop, found) == ["https://a.example/in"]
 
 
-def test_a_missing_word_refuses_one_mail(shop: psycopg.Connection) -> None:
+def test_a_token_waits_for_a_template_without_the_word_that_it_lacks(
+    shop: psycopg.Connection,
+) -> None:
     invite(shop)
     put_mail(shop, "invitation", "{{host}} {{team}} {{logo}} {{link}}")
     ask(shop, "deletion", "1")
-    taken, refused, _ = collect(shop)
-    assert (taken, [reason for _, reason, _ in refused]) == (
-        1, ["the word logo: there is no value"],
-    )  # fmt: skip
+    assert collect(shop)[:2] == (1, [])
+    assert column(shop, "SELECT fault FROM waiting_tokens WHERE lease_until > now()") == [
+        "the word {{logo}} of its template has no value"
+    ]
+    put_mail(shop, "invitation", "{{host}} {{team}} {{link}}")
+    shop.execute("UPDATE waiting_tokens SET lease_until = '-infinity'")
+    assert collect(shop)[:2] == (1, [])
 
 
 def test_too_many_words_refuse_one_mail(shop: psycopg.Connection) -> None:

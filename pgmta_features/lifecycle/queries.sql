@@ -78,7 +78,8 @@ SELECT lifecycle_expire(make_interval(secs => %(age)s), make_interval(secs => %(
 SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('lifecycle') AND relname = 'installation') AS there
 
 -- name: waiting_actions
--- Tokens whose mail is not made and that can still have one, by action, the age of the oldest in seconds, and whether a collector takes them.
+-- Tokens whose mail is not made and that can still have one, by action, the age of the oldest in seconds, and whether a
+-- collector takes them.
 SELECT a.action, a.number, a.seconds,
     EXISTS (SELECT FROM lifecycle.live_collectors AS c WHERE c.actions IS NULL OR a.action = ANY (c.actions)) AS taken
 FROM (

@@ -4,7 +4,8 @@ WITH RECURSIVE bases (type, base) AS (
     UNION ALL
     SELECT t.oid, b.base FROM pg_type AS t JOIN bases AS b ON b.type = t.typbasetype WHERE t.typtype = 'd'
 )
-SELECT n.nspname AS schema, c.relname AS name, quote_ident(n.nspname) AS schema_sql, format('%%I.%%I', n.nspname, c.relname) AS sql,
+SELECT n.nspname AS schema, c.relname AS name, quote_ident(n.nspname) AS schema_sql,
+    format('%%I.%%I', n.nspname, c.relname) AS sql,
     c.relkind AS kind, c.relispartition AS is_partition, c.relpersistence AS persistence,
     c.relrowsecurity AND c.relforcerowsecurity AND NOT (o.rolsuper OR o.rolbypassrls) AS hides_rows,
     o.rolname AS owner, quote_ident(o.rolname) AS owner_sql, o.rolsuper AS of_superuser,
@@ -19,7 +20,8 @@ SELECT n.nspname AS schema, c.relname AS name, quote_ident(n.nspname) AS schema_
         FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indpred IS NULL), '[]') AS indexes,
     (SELECT json_agg(json_build_object('name', a.attname, 'sql', quote_ident(a.attname),
             'type', format_type(a.atttypid, a.atttypmod),
-            'base', CASE WHEN tn.nspname = 'pg_catalog' THEN format_type(t.oid, NULL) ELSE format('%%I.%%I', tn.nspname, t.typname) END,
+            'base', CASE WHEN tn.nspname = 'pg_catalog' THEN format_type(t.oid, NULL)
+                ELSE format('%%I.%%I', tn.nspname, t.typname) END,
             'category', t.typcategory, 'generated', a.attgenerated <> '', 'not_null', a.attnotnull,
             'has_default', a.atthasdef OR a.attidentity <> '',
             -- null for types such as varchar, which are compared as text

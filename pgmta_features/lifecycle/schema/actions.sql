@@ -45,7 +45,8 @@ COMMENT ON COLUMN actions.url IS 'Page of the application that takes ?token=; nu
 COMMENT ON COLUMN actions.returns_to IS
     'Where queued web sends browsers afterwards, with a proof if there is one; null: a page of its own, and none for a proof.';
 COMMENT ON COLUMN actions.seconds IS 'The expiry in seconds.';
-COMMENT ON COLUMN actions.sent_within IS 'For so many seconds its mail is tried, before the expiry begins; null: the expiry bounds it.';
+COMMENT ON COLUMN actions.sent_within IS
+    'For so many seconds its mail is tried, before the expiry begins; null: the expiry bounds it.';
 COMMENT ON COLUMN actions.titles IS 'Heading of the page of queued web, by language: {"en": "Delete your account"}.';
 COMMENT ON CONSTRAINT actions_name ON actions IS 'A word of a path.';
 COMMENT ON CONSTRAINT actions_priority ON actions IS 'As that of mail.';
@@ -86,7 +87,8 @@ DECLARE
 BEGIN
     RAISE EXCEPTION 'there is no action %', coalesce(to_json(left(name, 100))::text, 'null') USING
         ERRCODE = 'invalid_parameter_value', SCHEMA = 'lifecycle', TABLE = 'actions',
-        HINT = coalesce('Did you mean ' || pgmta.nearest_word(name, known) || '?', 'There is ' || array_to_string(known, ', ') || '.');
+        HINT = coalesce('Did you mean ' || pgmta.nearest_word(name, known) || '?',
+            'There is ' || array_to_string(known, ', ') || '.');
 END $$;
 COMMENT ON FUNCTION action_unknown IS 'Raises the error of an action that is not there, which names the nearest one.';
 

@@ -126,11 +126,13 @@ BEGIN
     fault := CASE WHEN NOT function.fits THEN format('%s(text, text, jsonb) does not return one boolean', calls)
         WHEN ours THEN NULL
         WHEN function.of_owner THEN format('the schema of %s has to belong to %s, who runs it', calls, owner::regrole)
-        WHEN function.powerful THEN format('%s belongs to %I, who has the rights of %s too', calls, function.role, owner::regrole)
+        WHEN function.powerful
+            THEN format('%s belongs to %I, who has the rights of %s too', calls, function.role, owner::regrole)
         WHEN NOT function.as_owner THEN format('%s has no SECURITY DEFINER, so it would not run as %I', calls, function.role)
         WHEN NOT function.prepared THEN
             'the role pgmta_binding calls functions of other roles, after SELECT lifecycle.binding_role_redeems()'
-        WHEN function.lacks IS NOT NULL THEN format('the role pgmta_binding may not call it: %I runs %s', function.role, function.lacks)
+        WHEN function.lacks IS NOT NULL
+            THEN format('the role pgmta_binding may not call it: %I runs %s', function.role, function.lacks)
         END;
 END $$;
 COMMENT ON FUNCTION calls_found IS
@@ -210,7 +212,8 @@ BEGIN
     END IF;
     IF NOT (SELECT bool_and(pg_has_role('pgmta_binding', need)) FROM unnest(needs) AS need) THEN
         BEGIN  -- a role that made pgmta_binding may do this
-            EXECUTE 'GRANT pgmta_binding TO CURRENT_USER' || CASE WHEN needs <> '{USAGE}' THEN ' WITH INHERIT TRUE, SET TRUE' ELSE '' END;
+            EXECUTE 'GRANT pgmta_binding TO CURRENT_USER'
+                || CASE WHEN needs <> '{USAGE}' THEN ' WITH INHERIT TRUE, SET TRUE' ELSE '' END;
         EXCEPTION WHEN insufficient_privilege THEN
             RETURN format('GRANT pgmta_binding TO %I;', current_user);
         END;

@@ -13,7 +13,8 @@ CREATE FUNCTION tokens_waiting(actions text[], most integer) RETURNS bigint[] LA
             ORDER BY t.token LIMIT most) AS w
         LIMIT most) AS found
 $$;
-COMMENT ON FUNCTION tokens_waiting IS 'At most so many tokens of these actions, null for all, that wait for their mail; null for none.';
+COMMENT ON FUNCTION tokens_waiting IS
+    'At most so many tokens of these actions, null for all, that wait for their mail; null for none.';
 
 CREATE TYPE picked_token AS (place tid, waits tid, token tokens);
 COMMENT ON TYPE picked_token IS 'A locked token with the places of its rows in tokens and in waiting_tokens.';
@@ -40,7 +41,8 @@ BEGIN
     END LOOP;
     RETURN picked;
 END $$;
-COMMENT ON FUNCTION tokens_pick IS 'Locks tokens of these actions, null for all, that wait, by priority, and leaves out those that others have locked.';
+COMMENT ON FUNCTION tokens_pick IS
+    'Locks tokens of these actions, null for all, that wait, by priority, and leaves out those that others have locked.';
 
 CREATE FUNCTION collect(
     collector text, worker text, batch integer, reason text, options jsonb,
@@ -52,7 +54,8 @@ CREATE FUNCTION collect(
 DECLARE
     began timestamptz := clock_timestamp();
     present double precision;
-    actions text[] := CASE WHEN options -> 'actions' ? '*' THEN NULL ELSE ARRAY(SELECT jsonb_object_keys(options -> 'actions')) END;
+    actions text[] := CASE WHEN options -> 'actions' ? '*' THEN NULL
+        ELSE ARRAY(SELECT jsonb_object_keys(options -> 'actions')) END;
     budget text := options ->> 'budget';
     reserved record;
     granted integer;
@@ -137,7 +140,8 @@ BEGIN
                         FROM unnest(o.own) AS word OFFSET 0
                     ) AS v
                 ) AS w
-            WHERE t.consumed_at IS NULL AND t.collected_at IS NULL AND least(t.expires_at, t.created_at + o.sent_within) > present
+            WHERE t.consumed_at IS NULL AND t.collected_at IS NULL
+                AND least(t.expires_at, t.created_at + o.sent_within) > present
             OFFSET 0  -- each part is computed once
         ) AS i
     ) AS e;
@@ -227,7 +231,8 @@ CREATE FUNCTION collect_actions(options jsonb, wanted text[] DEFAULT NULL) RETUR
 ) LANGUAGE plpgsql STABLE ROWS 2 SECURITY DEFINER SET search_path = lifecycle, pgmta, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN QUERY SELECT a.name, coalesce(g.named, g.others) ->> 'purpose', t.id, t.sender, a.priority, coalesce(g.named, g.others) ->> 'key',
+    RETURN QUERY SELECT a.name, coalesce(g.named, g.others) ->> 'purpose', t.id, t.sender, a.priority,
+        coalesce(g.named, g.others) ->> 'key',
         coalesce(a.url, g.named ->> 'url', (g.others ->> 'url') || '/' || a.name), t.words, w.own,
         a.statuses, a.code, a.seconds, a.sent_within, t.language,
         CASE WHEN t.variants > 1 THEN t.languages END,
@@ -248,7 +253,8 @@ BEGIN
                 ORDER BY x.name, x.tenant DESC, x.version DESC
             ) AS v
         ) AS t ON true,
-        LATERAL (SELECT ARRAY(SELECT word FROM jsonb_object_keys(t.words) AS word WHERE word NOT IN ('link', 'token')) AS own) AS w
+        LATERAL (SELECT ARRAY(
+            SELECT word FROM jsonb_object_keys(t.words) AS word WHERE word NOT IN ('link', 'token')) AS own) AS w
     WHERE coalesce(g.named, g.others) IS NOT NULL AND (collect_actions.wanted IS NULL OR a.name = ANY (collect_actions.wanted));
 END $$;
 COMMENT ON FUNCTION collect_actions IS
@@ -267,7 +273,8 @@ BEGIN
         RAISE EXCEPTION 'action %: %', bad.action, bad.fault USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
-COMMENT ON FUNCTION collect_check IS 'Raises the error of an action of a collector that is not there, or that has no usable template.';
+COMMENT ON FUNCTION collect_check IS
+    'Raises the error of an action of a collector that is not there, or that has no usable template.';
 
 CREATE FUNCTION tokens_lease(batch integer, actions text[], lease interval) RETURNS TABLE (
     token bigint, action text, email text, login text, secret bytea, code text, expires_at bigint, expired boolean
@@ -295,8 +302,8 @@ BEGIN
     FROM unnest(picked) AS p (at, waits, token) WHERE w.ctid = p.waits;
 END $$;
 COMMENT ON FUNCTION tokens_lease IS
-    'Leases tokens to a collector that prints them, and returns them, and those that expired for its count. tokens_printed() marks them then; otherwise '
-    'another collector prints them after the lease.';
+    'Leases tokens to a collector that prints them, and returns them, and those that expired for its count. '
+    'tokens_printed() marks them then; otherwise another collector prints them after the lease.';
 
 CREATE FUNCTION tokens_printed(
     tokens bigint[], collector text, worker text, reason text, batch integer, refused integer, expired integer,

@@ -176,7 +176,9 @@ BEGIN
     END IF;
     IF ask.account IS NOT NULL THEN
         number := account_number(ask.account);
-        IF number IS NULL THEN PERFORM ask_refuse(asked.name, format('there is no account %s', to_json(left(ask.account, 100)))); END IF;
+        IF number IS NULL THEN
+            PERFORM ask_refuse(asked.name, format('there is no account %s', to_json(left(ask.account, 100))));
+        END IF;
     END IF;
     lacks := ARRAY(SELECT w FROM jsonb_object_keys(action_words(asked.template)) AS w
         WHERE w <> ALL ('{link,token,login,email,new_email,code,minutes}') AND NOT ask.data ? w ORDER BY w);
@@ -282,7 +284,8 @@ DECLARE
 BEGIN
     DELETE FROM proofs AS p WHERE p.hash = sha256(convert_to(proof_take.proof, 'UTF8')) RETURNING * INTO taken;
     IF taken.expires_at > now() THEN
-        RETURN QUERY SELECT a.id, a.login, taken.action FROM account_rows(ARRAY[taken.account]) AS a WHERE a.status <> 'suspended';
+        RETURN QUERY SELECT a.id, a.login, taken.action
+        FROM account_rows(ARRAY[taken.account]) AS a WHERE a.status <> 'suspended';
     END IF;
 END $$;
 COMMENT ON FUNCTION proof_take IS

@@ -11,17 +11,20 @@ COMMENT ON FUNCTION account_rows IS
 
 CREATE OR REPLACE FUNCTION account_named(name text) RETURNS bigint[] LANGUAGE sql STABLE
     SET search_path = pg_catalog, pg_temp AS $$
-    SELECT array_agg(a.id ORDER BY a.id) FROM lifecycle.accounts AS a WHERE a.login = name OR pgmta.mailbox_key(a.email) = pgmta.mailbox_key(name)
+    SELECT array_agg(a.id ORDER BY a.id) FROM lifecycle.accounts AS a
+    WHERE a.login = name OR pgmta.mailbox_key(a.email) = pgmta.mailbox_key(name)
 $$;
 COMMENT ON FUNCTION account_named IS
     'The numbers of the accounts with a login, or with a mailbox in any spelling, in the order in which ask_named() locks them; '
     'null if there is none.';
 
-CREATE OR REPLACE FUNCTION account_number(id text) RETURNS bigint LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION account_number(id text)
+    RETURNS bigint LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT a.id FROM lifecycle.accounts AS a
     WHERE a.id = CASE WHEN account_number.id ~ '^[0-9]{1,18}$' THEN account_number.id::bigint END
 $$;
-COMMENT ON FUNCTION account_number IS 'The number of the account with an id, which a bound application may give as any text; null if there is none.';
+COMMENT ON FUNCTION account_number IS
+    'The number of the account with an id, which a bound application may give as any text; null if there is none.';
 
 CREATE OR REPLACE FUNCTION account_id(number bigint) RETURNS jsonb IMMUTABLE RETURN to_jsonb(number);
 COMMENT ON FUNCTION account_id IS 'The id of the account with a number, as a JSON number or text; null if there is none.';

@@ -23,7 +23,8 @@ COMMENT ON COLUMN installation.one IS 'Always true: there is one row.';
 COMMENT ON COLUMN installation.version IS 'Version of the schema lifecycle.';
 COMMENT ON COLUMN installation.installed_at IS 'When it was installed.';
 COMMENT ON COLUMN installation.installed_by IS 'The login that installed it.';
-COMMENT ON COLUMN installation.bound IS 'The options of `queuectl lifecycle bind`, with all names; null: accounts has the accounts.';
+COMMENT ON COLUMN installation.bound IS
+    'The options of `queuectl lifecycle bind`, with all names; null: accounts has the accounts.';
 COMMENT ON CONSTRAINT installation_one ON installation IS 'One row.';
 INSERT INTO installation DEFAULT VALUES;
 

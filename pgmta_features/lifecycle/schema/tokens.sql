@@ -109,7 +109,8 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-COMMENT ON FUNCTION tokens_prepared IS 'Sets the expiry of the action. Refuses an unknown one, and a token without a part that it needs.';
+COMMENT ON FUNCTION tokens_prepared IS
+    'Sets the expiry of the action. Refuses an unknown one, and a token without a part that it needs.';
 -- the first token of an account has all that it needs, and most tokens are such
 CREATE TRIGGER tokens_prepared BEFORE INSERT ON tokens FOR EACH ROW
     WHEN (NEW.expires_at IS NULL OR NEW.action <> 'activation') EXECUTE FUNCTION tokens_prepared();
@@ -125,7 +126,8 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION tokens_made IS 'Lets new tokens wait for their mail, and wakes collectors on two channels.';
-CREATE TRIGGER tokens_made AFTER INSERT ON tokens REFERENCING NEW TABLE AS made FOR EACH STATEMENT EXECUTE FUNCTION tokens_made();
+CREATE TRIGGER tokens_made AFTER INSERT ON tokens REFERENCING NEW TABLE AS made
+    FOR EACH STATEMENT EXECUTE FUNCTION tokens_made();
 COMMENT ON TRIGGER tokens_made ON tokens IS 'Their mail is made soon.';
 
 CREATE FUNCTION token_ends(token tokens, action actions) RETURNS bigint LANGUAGE sql STABLE
@@ -265,7 +267,8 @@ COMMENT ON FUNCTION mailbox_left IS
     'Ends the tokens of an account whose mailbox changed, with their mail and its proofs: who has only the earlier mailbox '
     'can neither activate nor recover it.';
 
-CREATE FUNCTION status_follow(account bigint, status text DEFAULT NULL) RETURNS void LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+CREATE FUNCTION status_follow(account bigint, status text DEFAULT NULL)
+    RETURNS void LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     state text := coalesce(status_follow.status, account_status(status_follow.account));
@@ -297,5 +300,5 @@ BEGIN
     PERFORM pgmta.prove_earlier();
 END $$;
 COMMENT ON FUNCTION status_follow IS
-    'Withdraws mail of an account that no longer fits its status, which may be given, lets tokens that fit again wait for theirs, and makes an '
-    'activation if none is left.';
+    'Withdraws mail of an account that no longer fits its status, which may be given, lets tokens that fit again wait for '
+    'theirs, and makes an activation if none is left.';

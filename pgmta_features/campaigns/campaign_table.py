@@ -59,7 +59,7 @@ class CampaignState:
 class Obstacles:
     """Reasons why mail of a campaign may wait.
 
-    `windows` says where and when windows open, the first one first. `parted` is whether the rest of
+    `hours` says where and when hours begin, the first one first. `parted` is whether the rest of
     a campaign waits for its first part, and `rest_at` when it goes, if the first part was fed.
     `user_of_credential` is another campaign, `worker` whether one runs, and `later` the number of
     recipients that came after the start. `words` is the reply or the reason with which mail
@@ -72,13 +72,22 @@ class Obstacles:
     month_is_over: bool | None
     worker: bool
     later: int
-    windows: list[str]
+    hours: list[str]
     parted: bool
     rest_at: datetime | None
     message_id: int | None
     recipient: str | None
     words: str | None
     next_attempt: datetime | None
+
+    def keep_back(self, now: datetime) -> bool:
+        """Return whether the time of the campaign, its first part or its hours keep mail back."""
+        begins = self.visible_at is not None and self.visible_at > now
+        return begins or self.first_part_keeps_back(now) or bool(self.hours)
+
+    def first_part_keeps_back(self, now: datetime) -> bool:
+        """Return whether the rest waits for the first part, or for the time after it."""
+        return self.parted and (self.rest_at is None or self.rest_at > now)
 
 
 class CampaignTable:
@@ -140,6 +149,12 @@ class CampaignTable:
     async def lists(self, campaign: int) -> list[dict[str, Any]]:
         """Return the lists of a campaign, the first one first."""
         return await self._db.rows(_SQL["lists"], {"campaign": campaign})
+
+    async def settings(self, campaign: int) -> dict[str, Any]:
+        """Return how a campaign was made."""
+        row = await self._db.row(_SQL["settings"], {"campaign": campaign})
+        assert row  # noqa: S101 - for the type checker
+        return row
 
     async def obstacles(self, campaign: int) -> Obstacles:
         """Return reasons why mail of a campaign may wait."""

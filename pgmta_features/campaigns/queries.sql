@@ -200,12 +200,15 @@ SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CA
     EXISTS (SELECT FROM worker_overview AS w WHERE w.action = 'deliver' AND w.alive) AS worker,
     (SELECT count(*) FROM campaign_recipients AS r WHERE r.campaign_id = c.id
         AND r.number > (SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = c.id)) AS later,
-    ARRAY(SELECT concat('in ', w.zone, ', which ', CASE WHEN w.opens_at = 'infinity'
-                THEN 'the server does not know: it never opens'
-                ELSE to_char(w.opens_at AT TIME ZONE w.zone, '"opens at "YYYY-MM-DD HH24:MI') END)
-        FROM (SELECT DISTINCT j.opens_at, coalesce(j.zone, c.zone) AS zone FROM campaign_jobs AS j
-            WHERE j.campaign_id = c.id AND j.status IN ('READY', 'ENQUEUED', 'SENDING') AND j.opens_at > clock_timestamp()) AS w
-        ORDER BY w.opens_at, w.zone) AS windows,
+    ARRAY(SELECT concat('in ', w.zone, CASE WHEN w.opens_at = 'infinity' THEN ', a time zone that the server does not know'
+                ELSE to_char(w.opens_at, '", which begin at "YYYY-MM-DD HH24:MI:SSTZHTZM') END)
+        FROM (SELECT DISTINCT j.zone, CASE WHEN j.rest_at < 'infinity'
+                THEN (campaign_window(c, j.zone, greatest(j.rest_at, clock_timestamp()))).opens_at ELSE j.opens_at END AS opens_at, j.rest_at
+            FROM (SELECT o.opens_at, coalesce(o.zone, c.zone) AS zone,
+                    CASE WHEN o.status = 'READY' AND o.pause IS NOT NULL THEN campaign_rest_at(o) END AS rest_at
+                FROM campaign_jobs AS o WHERE o.campaign_id = c.id AND o.status IN ('READY', 'ENQUEUED', 'SENDING')) AS j) AS w
+        WHERE w.opens_at > greatest(clock_timestamp(), nullif(w.rest_at, 'infinity'))
+        GROUP BY w.opens_at, w.zone ORDER BY w.opens_at, w.zone) AS hours,
     rest.at IS NOT NULL AS parted, nullif(rest.at, 'infinity') AS rest_at,
     m.message_id, m.recipient, m.words, m.next_attempt
 FROM campaigns AS c
@@ -223,6 +226,11 @@ LEFT JOIN LATERAL (
     ORDER BY r.number LIMIT 1
 ) AS m ON true
 WHERE c.id = %(campaign)s
+
+-- name: settings
+-- How a campaign was made; days are numbers, 1 for Monday.
+SELECT sender, scope, priority, visible_at, deadline, left(opens::text, 5) AS opens, left(closes::text, 5) AS closes, days, zone, zone_column
+FROM campaigns WHERE id = %(campaign)s
 
 -- name: recipient_by_address
 -- The recipient of a campaign with this address.

@@ -18,7 +18,7 @@ from pgmta_features.campaigns.commands.argument import (
 )
 from pgmta_features.campaigns.commands.recipients import compiled
 from pgmta_features.campaigns.list_table import OUTCOMES, ListTable
-from queued.cli.options.queue_command import command, database_of, read_time, who
+from queued.cli.options.queue_command import command, database_of, read_begin, read_time, who
 
 
 @command(json=True)
@@ -114,7 +114,7 @@ async def copy(
         raise ConfigError(["--state: it does not count with --without-recipients"])
     given = {
         "name": new, "states": list(states) or None, "recipients": not without_recipients,
-        "visible_at": read_time(at, "--at"), "deadline": read_time(deadline, "--deadline"),
+        "visible_at": read_begin(at), "deadline": read_time(deadline, "--deadline"),
     }  # fmt: skip
     async with campaign_table(config) as table:
         await table.copy(await table.find(tenant, name), given)

@@ -18,7 +18,7 @@ from pgmta_features.campaigns.commands.hours import hours_text, read_days, read_
 from pgmta_features.campaigns.commands.recipients import compiled
 from pgmta_features.campaigns.list_table import ListTable
 from pgmta_features.campaigns.lists.row_check import RECIPIENT, words_of
-from queued.cli.options.queue_command import command, database_of, read_time, who
+from queued.cli.options.queue_command import command, database_of, read_begin, read_time, who
 
 if TYPE_CHECKING:
     from queued.config import QueuedConfig
@@ -50,7 +50,7 @@ async def create(config: Path, name: str, tenant: str, at: str | None, deadline:
     is a missing tokens.unsubscribe_url, without which mail with a scope waits.
     """
     given = {
-        **options, "name": name, "tenant": tenant, "visible_at": read_time(at, "--at"),
+        **options, "name": name, "tenant": tenant, "visible_at": read_begin(at),
         "deadline": read_time(deadline, "--deadline"),
         "opens": None, "closes": None, "days": None, "zone": zone, "zone_column": zone_column,
     }  # fmt: skip
@@ -58,6 +58,8 @@ async def create(config: Path, name: str, tenant: str, at: str | None, deadline:
         given["opens"], given["closes"] = read_hours(hours)
     elif days is not None or zone is not None or zone_column is not None:
         raise ConfigError(["--days, --zone and --zone-column: they count only with --hours"])
+    if zone_column is not None and zone_column.strip().lower() == RECIPIENT:
+        raise ConfigError([f"--zone-column {zone_column}: this column has the mailbox"])
     if days is not None:
         given["days"] = read_days(days)
     async with connected(database_of(config)) as db:
@@ -69,7 +71,7 @@ async def create(config: Path, name: str, tenant: str, at: str | None, deadline:
     for note in notes:
         print_line(note, err=True)
     row = campaign.row
-    columns = [RECIPIENT, *words, *([zone_column] if zone_column else [])]
+    columns = list(dict.fromkeys([RECIPIENT, *words, *([zone_column] if zone_column else [])]))
     sends = ""
     if hours is not None:
         shown = hours_text(row["opens"], row["closes"], row["days"], row["zone"])

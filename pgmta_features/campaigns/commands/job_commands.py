@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import print_line
+from pgmta.command import print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta_features.campaigns.campaign_table import CampaignTable
 from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
@@ -31,7 +31,7 @@ _LOOK_INTERVAL_S = 0.2
 _PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(%?)", re.ASCII)
 
 
-@command()
+@command(json=True)
 @about_campaign
 @click.option("--rate", help="Mails per s, min, h or d, as 50/s; default: the rate of the "
               "credential, which may be any number.")  # fmt: skip
@@ -47,6 +47,8 @@ async def start(
     jobs: int,
     first: str | None,
     wait: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Begin to send a campaign; the rate becomes that of its credential."""
     speed = read_rate(rate, "--rate") if rate else None
@@ -56,6 +58,10 @@ async def start(
         made = await table.start(before.id, speed, jobs, part, pause)
         after = await table.state(tenant, name)
         waits = reasons(after, await table.obstacles(after.id), datetime.now(UTC))
+    if as_json:
+        print_json({"jobs": made, "rate": after.rate, "rate_before": before.rate,
+                    "waits_for": waits})  # fmt: skip
+        return
     word = "job" if len(made) == 1 else "jobs"
     print_line(f"started {name}: {word} {', '.join(map(str, made))}")
     if after.rate and before.rate and after.rate != before.rate:
@@ -134,19 +140,26 @@ async def retry(config: Path, name: str, tenant: str, *, unknown: bool, halted: 
     _say_suppressed(suppressed)
 
 
-@command()
+@command(json=True)
 @about_campaign
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--wait", is_flag=True, help="Stop it first, and wait for what is in flight.")
-async def delete(config: Path, name: str, tenant: str, *, yes: bool, wait: bool) -> None:
+async def delete(
+    config: Path, name: str, tenant: str, *, yes: bool, wait: bool, as_json: bool
+) -> None:
     """Delete a campaign that is done, with its recipients and outcomes."""
     async with campaign_table(config) as table:
         campaign = await table.find(tenant, name)
         if not yes:
-            click.confirm(f"Delete {name} and all that is known of its recipients?", abort=True)
+            click.confirm(f"Delete {name} and all that is known of its recipients?", abort=True,
+                          err=as_json)  # fmt: skip
         if wait:
             await _stop_and_wait(table, tenant, name)
-        print_line(f"deleted {name} with {await table.delete(campaign)} recipients")
+        number = await table.delete(campaign)
+    if as_json:
+        print_json({"recipients": number})
+    else:
+        print_line(f"deleted {name} with {number} recipients")
 
 
 async def _stop_and_wait(table: CampaignTable, tenant: str, name: str) -> None:

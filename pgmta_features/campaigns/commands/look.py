@@ -16,6 +16,7 @@ from pgmta.command import age, print_json, print_line, print_table, redraw_line
 from pgmta.errors import PgmtaError
 from pgmta_features.campaigns.campaign_table import CampaignState
 from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
+from pgmta_features.campaigns.commands.hours import hours_text
 from pgmta_features.campaigns.commands.waits import reasons
 from pgmta_features.rates.rate import rate_text
 from queued.cli.options.queue_command import Column, Form, command, instant, print_rows
@@ -57,15 +58,17 @@ async def show_campaign(
             )
             return
         templates, lists = await table.templates(state.id), await table.lists(state.id)
-        waits = reasons(state, await table.obstacles(state.id), datetime.now(UTC))
+        settings, obstacles = await table.settings(state.id), await table.obstacles(state.id)
+        now = datetime.now(UTC)
+        waits = reasons(state, obstacles, now)
     if as_json:
-        print_json({**asdict(state), "failures": failures, "templates": templates,
-                    "lists": lists, "waits_for": waits})  # fmt: skip
+        print_json({**asdict(state), "settings": settings, "failures": failures,
+                    "templates": templates, "lists": lists, "waits_for": waits})  # fmt: skip
         return
     rate = rate_text(state.rate) if state.rate else "no rate"
     status = status_of(state) + (": done" if state.done and not state.unsent else "")
     rows: list[list[object]] = [
-        ["status", status], ["credential", f"{state.credential}, {rate}"],
+        ["status", status], ["credential", f"{state.credential}, {rate}"], *_settings(settings),
         ["recipients", state.recipients], ["unsent", state.unsent], ["queued", state.queued],
         ["sent", state.sent], ["errored", state.errored], ["invalid", state.invalid],
         ["unknown", state.unknown], ["bounced", state.bounced],
@@ -76,7 +79,8 @@ async def show_campaign(
     if state.halted_reason:
         rows.append(["halted", state.halted_reason])
     if state.wait and not state.done:
-        rows.append(["estimated wait", age(state.wait)])
+        kept = ", once it sends" if obstacles.keep_back(now) else ""
+        rows.append(["estimated wait", age(state.wait) + kept])
     rows += [["waits for", reason] for reason in waits]
     print_table([f"campaign {name}", ""], [[word, str(value)] for word, value in rows])
     if failures:
@@ -86,6 +90,23 @@ async def show_campaign(
             [[row["state"], row["class"] or "-", row["code"] or "-", str(row["number"])]
              for row in failures],
         )  # fmt: skip
+
+
+def _settings(settings: dict[str, Any]) -> list[list[object]]:
+    """Return lines of how a campaign was made; those that do nothing are left out."""
+    begin, deadline, zone_column = (
+        settings["visible_at"], settings["deadline"], settings["zone_column"]
+    )  # fmt: skip
+    hours = None
+    if settings["opens"]:
+        hours = hours_text(*(settings[word] for word in ("opens", "closes", "days", "zone")))
+        hours += f", or as {zone_column} says" if zone_column else ""
+    rows: list[list[object]] = [
+        ["sender", settings["sender"] or "none"], ["scope", settings["scope"] or None],
+        ["priority", settings["priority"]], ["at", begin and instant(begin)],
+        ["deadline", deadline and instant(deadline)], ["hours", hours],
+    ]  # fmt: skip
+    return [row for row in rows if row[1] is not None]
 
 
 def _template(row: dict[str, Any]) -> str:

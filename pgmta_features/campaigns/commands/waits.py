@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pgmta_features.campaigns.campaign_table import CampaignState, Obstacles
 from queued.cli.options.queue_command import instant
 
-_MAX_WINDOWS = 5
+_MAX_HOURS = 5  # of time zones
 _SOON = timedelta(seconds=2)  # a shorter distance of two mails is no obstacle
 
 
@@ -41,14 +41,14 @@ def _of_mail(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[
         found.append("a worker: none that delivers runs (`queuectl workers`)")
     if obstacles.visible_at and obstacles.visible_at > now:
         found.append(f"its time, {instant(obstacles.visible_at)}")
-    elif obstacles.parted and (obstacles.rest_at is None or obstacles.rest_at > now):
-        when = obstacles.rest_at
-        found.append("its first part: the rest goes "
-                     + (f"at {instant(when)}" if when else "after it"))  # fmt: skip
-    elif obstacles.windows:
-        found += [f"its window {window}" for window in obstacles.windows[:_MAX_WINDOWS]]
-        if (more := len(obstacles.windows) - _MAX_WINDOWS) > 0:
-            found.append(f"its windows in {more} more time zones, later")
+    elif obstacles.first_part_keeps_back(now) or obstacles.hours:
+        if obstacles.first_part_keeps_back(now):
+            when = obstacles.rest_at
+            found.append("its first part: the rest goes "
+                         + (f"at {instant(when)}" if when else "after it"))  # fmt: skip
+        found += [f"its hours {hours}" for hours in obstacles.hours[:_MAX_HOURS]]
+        if (more := len(obstacles.hours) - _MAX_HOURS) > 0:
+            found.append(f"its hours in {more} more time zones, later")
     elif "READY" in state.jobs and obstacles.user_of_credential:
         user = obstacles.user_of_credential
         found.append(f"credential {state.credential}, until campaign {user} has tried all its "

@@ -386,6 +386,8 @@ BEGIN
     INSERT INTO campaign_templates (campaign_id, first_message, template_id) VALUES (made.id, 0, made.template_id);
     IF made.deadline <= present THEN
         PERFORM submit_refuse('deadline', 'it is over', NULL, 'Give a later time.');
+    ELSIF made.deadline <= made.visible_at THEN
+        PERFORM submit_refuse('deadline', 'the campaign begins no sooner', NULL, 'Give a later deadline, or an earlier begin.');
     END IF;
     PERFORM campaign_refuse_closed(made, made.zone, present);
     IF made.scope <> '' THEN PERFORM suppression_scope(made.scope, made.tenant); END IF;

@@ -307,7 +307,7 @@ BEGIN
     PERFORM FROM campaigns AS c WHERE c.id = campaign FOR UPDATE;  -- waits for the end of an import
     IF EXISTS (SELECT FROM campaign_jobs AS j WHERE j.campaign_id = campaign AND j.status <> 'LOGGED') THEN
         RAISE EXCEPTION 'the campaign % is not done', to_json(found.name) USING ERRCODE = 'object_not_in_prerequisite_state',
-            HINT = 'Stop it, and wait until its jobs are LOGGED.';
+            HINT = 'Stop it, and wait until its jobs are LOGGED: `queuectl campaign delete --wait` does both.';
     END IF;
     DELETE FROM campaign_recipients AS r WHERE r.campaign_id = campaign;
     GET DIAGNOSTICS removed = ROW_COUNT;

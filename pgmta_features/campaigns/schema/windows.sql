@@ -47,11 +47,13 @@ DECLARE
     next CONSTANT timestamptz := (campaign_window(campaign, zone, greatest(present, campaign.visible_at))).opens_at;
 BEGIN
     IF next >= campaign.deadline THEN
-        PERFORM submit_refuse('deadline', concat('the window of the campaign never opens before it in ', zone), NULL, concat(
-            'It opens at ', to_char(next AT TIME ZONE zone, 'YYYY-MM-DD HH24:MI'), '.'));
+        PERFORM submit_refuse('deadline', concat('the hours of the campaign in ', zone, ' do not begin before it'), NULL, concat(
+            'They begin at ', to_char(next, 'YYYY-MM-DD HH24:MI:SSTZHTZM'), '.'));
     END IF;
 END $$;
 COMMENT ON FUNCTION campaign_refuse_closed IS 'Raises an error if the window of a campaign never opens before its deadline.';
 
 INSERT INTO rights (object, role, privileges) VALUES
-    ('FUNCTION campaign_zones', 'pgmta_operator', 'EXECUTE');
+    ('FUNCTION campaign_zones', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_window', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_window', 'pgmta_reader', 'EXECUTE');

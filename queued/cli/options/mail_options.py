@@ -14,7 +14,12 @@ from pgmta.client.results import stored
 from pgmta.command import print_json, print_line
 from pgmta.compose.submitted_mail import SubmittedMail
 from pgmta.postgres.operator import connected
-from queued.cli.options.queue_command import database_of, parse_pairs, read_time
+from queued.cli.options.queue_command import (
+    database_of,
+    parse_pairs,
+    read_begin,
+    read_time,
+)
 
 _OPTIONS = [
     click.option("--at", metavar="TIME", help="Send it then: '2026-12-24 18:00', 'in 2h'."),
@@ -48,7 +53,7 @@ def mail_arguments(options: dict[str, Any]) -> dict[str, Any]:
     return {
         **given,
         "metadata": parse_pairs(options["metadata"]),
-        "send_at": read_time(options["at"], "--at"),
+        "send_at": read_begin(options["at"]),
         "deadline": read_time(options["deadline"], "--deadline"),
     }
 

@@ -143,13 +143,15 @@ def place_to_make(config: Path) -> DatabasePlace:
     return place
 
 
-def parse_pairs(texts: Iterable[str], flag: str = "--metadata") -> dict[str, str]:
-    """Return the pairs `key=value` that were given to a flag. Raises ConfigError."""
+def parse_pairs(
+    texts: Iterable[str], flag: str = "--metadata", form: str = "key=value"
+) -> dict[str, str]:
+    """Return the pairs of this form that were given to a flag. Raises ConfigError."""
     pairs = {}
     for text in texts:
         key, sign, value = text.partition("=")
         if not (key and sign):
-            raise ConfigError([f"{flag} {text!r}: expected key=value"])
+            raise ConfigError([f"{flag} {text!r}: expected {form}"])
         pairs[key] = value
     return pairs
 
@@ -180,6 +182,14 @@ def read_time(text: str | None, flag: str, *, whole_days: bool = False) -> datet
     except ValueError as error:
         raise ConfigError([f"{flag} {text!r}: {error}"]) from None
     print_line(f"{flag}: {shown_time(found)}", err=True)
+    return found
+
+
+def read_begin(text: str | None) -> datetime | None:
+    """Return the time of --at as `read_time` does, and say on stderr if it is over."""
+    found = read_time(text, "--at")
+    if found and found < datetime.now(UTC):
+        print_line(f"--at {text!r}: this time is over, so it may go at once", err=True)
     return found
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import psycopg
 import pytest
 
 from pgmta.errors import ConfigError
 from pgmta_features.campaigns.commands.hours import hours_text, read_days, read_hours
+from queued.cli.options.queue_command import instant
 from tests.features.campaigns.commands.site import Site
 from tests.features.campaigns.commands.test_look import begin_worker, waits
 from tests.support.rows import column, fetch
@@ -46,7 +48,10 @@ def test_bad_options_store_nothing(site: Site, db: psycopg.Connection) -> None:
         (["--days", "Mon"], "they count only with --hours"),
         (["--hours", "09:00-17:00", "--zone", "Europe/Berln"], "Did you mean Europe/Berlin?"),
         (["--hours", "02:00-03:00", "--at", "2030-06-07T09:00:00Z", "--deadline",
-          "2030-06-07T18:00:00Z"], "never opens before it in UTC; It opens at 2030-06-08 02:00"),
+          "2030-06-07T18:00:00Z"], "hours of the campaign in UTC do not begin before it"),
+        (["--at", "2030-06-08T09:00:00Z", "--deadline", "2030-06-07T18:00:00Z"],
+         "deadline: the campaign begins no sooner"),
+        (["--hours", "09:00-17:00", "--zone-column", "Recipient"], "this column has the mailbox"),
     ):  # fmt: skip
         result = site.run("create", "other", *GIVEN, *options)
         assert result.exit_code != 0
@@ -103,7 +108,12 @@ def test_what_a_campaign_with_hours_waits_for(site: Site, db: psycopg.Connection
     begin_worker(db)
     db.execute("UPDATE campaign_jobs SET closes_at = now() + interval '2 d', opens_at = now() +"
                " CASE zone WHEN 'UTC' THEN -interval '1 min' ELSE interval '1 d' END")  # fmt: skip
-    assert waits(site, "other") == ["its first part: the rest goes after it"]
+    (tomorrow,) = column(db, "SELECT opens_at FROM campaign_jobs WHERE pause IS NOT NULL"
+                             " AND zone = 'Asia/Tokyo'")  # fmt: skip
+    assert waits(site, "other") == [
+        "its first part: the rest goes after it",
+        f"its hours in Asia/Tokyo, which begin at {instant(tomorrow)}",
+    ]
     db.execute("SELECT campaign_take(), campaign_feed('ses-1', 'w'), campaign_feed('ses-1', 'w')")
     db.execute("UPDATE campaign_jobs SET opens_at = now() - interval '1 min'")
     db.execute("SELECT campaign_take(), campaign_feed('ses-1', 'w'), campaign_feed('ses-1', 'w')")
@@ -111,12 +121,37 @@ def test_what_a_campaign_with_hours_waits_for(site: Site, db: psycopg.Connection
         db,
         "SELECT to_char(max(fed_at) + interval '1 h', 'YYYY-MM-DD HH24:MI') FROM campaign_jobs",
     )
-    (said,) = waits(site, "other")
+    said, *_ = waits(site, "other")
     assert said.startswith(f"its first part: the rest goes at {when}")
     db.execute("UPDATE campaign_jobs SET pause = NULL, opens_at = '2100-06-07 00:00+00'"
                " WHERE status = 'READY'")  # fmt: skip
+    (begin,) = column(db, "SELECT DISTINCT opens_at FROM campaign_jobs WHERE status = 'READY'")
     assert waits(site, "other") == [
-        "its window in Asia/Tokyo, which opens at 2100-06-07 09:00",
-        "its window in UTC, which opens at 2100-06-07 00:00",
+        f"its hours in {zone}, which begin at {instant(begin)}" for zone in ("Asia/Tokyo", "UTC")
     ]
     assert json.loads(site.said("show", "other", "--json"))["queued"] == 2
+
+
+def test_show_has_the_settings_and_the_hours_after_the_first_part(
+    site: Site, db: psycopg.Connection
+) -> None:
+    """The rest goes an hour after the first part: its hours are over by then."""
+    options = ["--scope", "news", "--sender", "shop@a.example", "--priority", "8"]
+    site.said("create", "other", *GIVEN, *options, "--hours", "00:00-24:00", "--zone", "UTC")
+    site.said("import", "other", site.file("recipient,name,city\na@a.example,N,C\nb@a.example,,\n"))
+    made = json.loads(
+        site.said("start", "other", "--first", "1", "--wait", "10d", "--rate", "1/s", "--json")
+    )
+    assert (len(made["jobs"]), made["rate"], made["rate_before"]) == (2, 1, None)
+    begin_worker(db)
+    db.execute("SELECT campaign_take(), campaign_feed('ses-1', 'w'), campaign_feed('ses-1', 'w')")
+    db.execute("UPDATE campaigns SET days = ARRAY[(extract(isodow FROM now() + interval '12 d'))]"
+               " WHERE name = 'other'")  # fmt: skip
+    shown = site.said("show", "other")
+    for line in ("scope +news", "sender +shop@a.example", "priority +8",
+                 r"hours +\w+ 00:00-24:00 UTC", "estimated wait +2s, once it sends"):  # fmt: skip
+        assert re.search(rf"^{line}$", shown, re.MULTILINE), shown
+    (day,) = fetch(db, "SELECT date_trunc('day', now() + interval '12 d', 'UTC')")
+    assert f"its hours in UTC, which begin at {instant(day)}" in shown
+    settings = json.loads(site.said("show", "other", "--json"))["settings"]
+    assert (settings["opens"], settings["closes"], settings["deadline"]) == ("00:00", "24:00", None)

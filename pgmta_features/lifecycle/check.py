@@ -18,18 +18,20 @@ from queued.config import QueuedConfig
 _MISSING = "the database has no schema lifecycle: run `queuectl lifecycle install`"
 
 
-async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> None:
-    """Look for the schema lifecycle, and the actions of collectors: their templates and keys.
+async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> list[Problem]:
+    """Look for the schema lifecycle, and the actions of collectors; return what these lack.
 
-    Raises ConfigError with the mistakes, StoreUnavailable, psycopg.Error.
+    That is their templates and keys: tokens of the action wait for them, and others go on. Raises
+    ConfigError with the mistakes, StoreUnavailable, psycopg.Error.
     """
     if not collectors_of(config):
-        return
+        return []
     try:
         connection = await connect(uri, "check", {"lock_timeout": "3s"})
     except psycopg.Error as error:
         raise unavailable(error) from None
     problems: list[Problem] = []
+    lacking: list[Problem] = []
     keys = KeyRings.of(config.tokens)
     try:
         for number, collector in enumerate(collectors_of(config)):
@@ -37,10 +39,10 @@ async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> None:
             store.connection = connection
             key = "collectors", number
             try:
-                await store.check(options_of(collector, keys))
+                lacking += [(key, text) for text in await store.check(options_of(collector, keys))]
                 if collector.actions is None and not keys.rings[Purpose.CONFIRM]:
                     others = await store.other_actions(list(PURPOSES))
-                    problems += [((*key, "actions"), no_key(name)) for name in others[:1]]
+                    lacking += [((*key, "actions"), no_key(name)) for name in others[:1]]
             except psycopg.Error as error:
                 if faults.outage(error):
                     raise
@@ -49,6 +51,7 @@ async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> None:
         await connection.close()
     if problems:
         raise mistakes(path, problems)
+    return lacking
 
 
 def _reason(error: psycopg.Error) -> str:

@@ -136,9 +136,13 @@ class CollectorStatements:
                   "expired": expired}  # fmt: skip
         await self._run(_SQL["printed"], {**self._fields, **fields})
 
-    async def check(self, options: dict[str, Any]) -> None:
-        """Raise psycopg.Error if the schema is not there or a template does not fit."""
-        await self._run(_SQL["check"], {"options": json.dumps(options)})
+    async def check(self, options: dict[str, Any]) -> list[str]:
+        """Return what templates lack, whose actions get no mail.
+
+        Raises psycopg.Error if the schema or an action is not there, or accounts can't be read.
+        """
+        ((found, _),) = await self._run(_SQL["check"], {"options": json.dumps(options)})
+        return list(found)
 
     async def other_actions(self, names: Sequence[str]) -> list[str]:
         """Return the actions that have none of these names."""

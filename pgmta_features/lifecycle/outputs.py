@@ -89,9 +89,11 @@ class QueueOutput:
     async def check(self, store: CollectorStatements) -> None:
         """Look at the keys and the actions. An action that can have no mail stops no other one."""
         try:
-            await store.check(options_of(self._collector, self._keys()))
+            found = await store.check(options_of(self._collector, self._keys()))
         except psycopg.errors.InvalidParameterValue as error:
-            log.warning("no mail of an action", reason=faults.one_line(error))
+            found = [faults.one_line(error)]
+        for reason in found:
+            log.warning("no mail of an action", reason=reason)
 
 
 type Frame = Callable[[list[tuple[LeasedToken, str]]], tuple[str, list[tuple[int, str]]]]

@@ -46,7 +46,7 @@ SELECT lifecycle.tokens_printed(%(tokens)s::bigint[], %(collector)s, %(worker)s,
     %(refused)s::integer, %(expired)s::integer, %(began)s)
 
 -- name: check
--- Raise the error of a template that does not fit, of a schema that is not there, or of accounts that can't be read.
+-- What templates lack. Raises the error of a schema or an action that is not there, or of accounts that can't be read.
 SELECT lifecycle.collect_check(%(options)s::text::jsonb), lifecycle.accounts_check()
 
 -- name: other_actions

@@ -19,7 +19,7 @@ from pgmta.command import (
     reporting,
     version_option,
 )
-from pgmta.config.loader import mistakes, placed
+from pgmta.config.loader import Problem, mistakes, placed
 from pgmta.config.types import hint
 from pgmta.config.yaml_file import Key, dotted
 from pgmta.console.error_lines import ErrorLinesGroup
@@ -70,9 +70,9 @@ def check(config: Path, any_login: bool) -> None:
 
     async def analyse(_: Link, uri: str) -> None:
         await _check(config, uri, conditions, settings)
-        if not any_login:
-            for each in loaded("named_loops"):
-                await each.check(config, uri, settings)
+        # `queued run` goes on with what these lack
+        if not any_login and (lacking := await _check_loops(config, uri, settings)):
+            raise mistakes(config, lacking)
 
     reason = asyncio.run(
         QUEUED.unchecked(config, settings.environment, analyse, any_login=any_login)
@@ -97,6 +97,13 @@ async def _check(path: Path, uri: str, conditions: dict[Key, str], settings: Que
             (key, f"worker {names[key].name}: {reason}" if key in names else reason)
             for key, reason in found.items()
         ])  # fmt: skip
+
+
+async def _check_loops(path: Path, uri: str, settings: QueuedConfig) -> list[Problem]:
+    found: list[Problem] = []
+    for each in loaded("named_loops"):
+        found += await each.check(path, uri, settings)
+    return found
 
 
 def _conditions(settings: QueuedConfig) -> dict[Key, str]:
@@ -168,8 +175,9 @@ async def _run(
         try:
             if conditions:
                 await _check(path, uri, conditions, settings)
-            for each in loaded("named_loops"):
-                await each.check(path, uri, settings)
+            if lacking := await _check_loops(path, uri, settings):
+                for line in mistakes(path, lacking).problems:
+                    log.warning("configuration", reason=line)
             break
         except psycopg.errors.UndefinedTable:
             waiting.tell(SchemaMismatch(NO_QUEUE))

@@ -261,20 +261,16 @@ COMMENT ON FUNCTION collect_actions IS
     'The actions of a collector, of those that are wanted, with the newest versions of their templates in each language, or '
     'what a template lacks.';
 
-CREATE FUNCTION collect_check(options jsonb) RETURNS void LANGUAGE plpgsql STABLE SECURITY DEFINER
+CREATE FUNCTION collect_check(options jsonb) RETURNS text[] LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-DECLARE
-    bad record;
 BEGIN
     PERFORM action_unknown(g.given) FROM jsonb_object_keys(options -> 'actions') AS g (given)
     WHERE g.given <> '*' AND NOT EXISTS (SELECT FROM actions AS a WHERE a.name = g.given);
-    SELECT o.action, o.fault INTO bad FROM collect_actions(options) AS o WHERE o.fault IS NOT NULL ORDER BY o.action LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION 'action %: %', bad.action, bad.fault USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    RETURN ARRAY(SELECT DISTINCT format('action %s: %s', o.action, o.fault) FROM collect_actions(options) AS o
+        WHERE o.fault IS NOT NULL ORDER BY 1);
 END $$;
 COMMENT ON FUNCTION collect_check IS
-    'Raises the error of an action of a collector that is not there, or that has no usable template.';
+    'What the templates of the actions of a collector lack. Raises the error of an action that is not there.';
 
 CREATE FUNCTION tokens_lease(batch integer, actions text[], lease interval) RETURNS TABLE (
     token bigint, action text, email text, login text, secret bytea, code text, expires_at bigint, expired boolean

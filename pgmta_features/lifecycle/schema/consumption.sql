@@ -93,7 +93,10 @@ COMMENT ON FUNCTION token_locked IS
 CREATE FUNCTION ask_refuse(action text, why text, hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION 'action %: %', action, why USING ERRCODE = 'invalid_parameter_value', HINT = coalesce(hint, '');
+    IF hint IS NULL THEN  -- an option of RAISE can't be null
+        RAISE EXCEPTION 'action %: %', action, why USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RAISE EXCEPTION 'action %: %', action, why USING ERRCODE = 'invalid_parameter_value', HINT = hint;
 END $$;
 COMMENT ON FUNCTION ask_refuse IS 'Raises the error of a bad argument of ask().';
 

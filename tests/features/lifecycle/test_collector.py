@@ -268,17 +268,23 @@ def test_a_row_that_the_database_refuses_is_set_aside(
 
 
 def test_a_bad_template_lets_the_tokens_of_its_action_wait(
-    accounts: psycopg.Connection, system: System, tmp_path: Path
+    accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
 ) -> None:
-    """Also for a collector whose budget allows few at once, and for one that connects then."""
-    config = settings(tmp_path, budget={"rate": 1000.0}, limit=100)
-    daemon = system.queued(**config, **held(system))
-    daemon.wait_log("connected")
+    """Also for a collector whose budget allows few at once, and for queued that starts then."""
     bad = TemplateSource(sender="a@b.example", from_="a@b.example", subject="x", body="no way")
     good = TemplateSource(sender="a@b.example", from_="a@b.example", subject="x", body="{{link}}")
     put_template(accounts, "activation", bad)
+    config = settings(tmp_path, budget={"rate": 1000.0}, limit=100)
+    daemon = system.queued(**config, **held(system))
+    assert "neither {{link}} nor" in daemon.wait_log("configuration")["reason"]
+    daemon.wait_log("connected")
     add_accounts(accounts, 50)
     assert "neither {{link}} nor" in daemon.wait_log("tokens wait")["reason"]
+    operator = acting(database, "pgmta_operator")
+    (found, *_) = diagnosed(operator, lambda examination: AccountChecks(examination).accounts())
+    assert found.finding == (
+        '50 tokens of activation wait: the template "activation" has neither {{link}} nor {{token}}'
+    )
     accounts.execute(END_COLLECTORS)
     daemon.wait_log("connected", count=2)
     add_accounts(accounts, 1, "lost", status="active")

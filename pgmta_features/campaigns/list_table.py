@@ -54,7 +54,7 @@ class Recipient(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A row whose mailbox is there before, in the row `first`.
+    """A row whose mailbox is also in the earlier row `first`.
 
     If that is below 0, the campaign has the mailbox by an earlier import.
     """
@@ -261,7 +261,7 @@ class ListImport:
         return sorted(OtherKind(**row) for row in found)
 
     async def duplicates(self) -> AsyncIterator[Duplicate]:
-        """Leave out each row whose mailbox is there before, and yield these rows."""
+        """Leave out each row whose mailbox an earlier row has, and yield these rows."""
         campaign = self._campaign["id"]
         row = await self._db.row(_SQL["begin"], {"campaign": campaign})
         self._base = int(row["base"]) if row else 0

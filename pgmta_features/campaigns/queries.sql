@@ -108,7 +108,7 @@ DELETE FROM pg_temp.imported_list AS i USING kind WHERE (i.domain = 'sms') <> ki
 RETURNING i.place, i.recipient, campaign_other_kind(kind.by_sms) AS problem
 
 -- name: twice
--- Rows of a mailbox that is there before: places below 0 are recipients of earlier imports.
+-- Rows whose mailbox an earlier row has: places below 0 are recipients of earlier imports.
 CREATE TEMP TABLE imported_twice ON COMMIT DROP AS
 SELECT place, recipient, first FROM (
     SELECT place, recipient, min(place) OVER (PARTITION BY mailbox_key(recipient)) AS first FROM (

@@ -12,8 +12,7 @@ FEATURE = Feature(
     commands={
         "lifecycle": Command(
             path=".commands.lifecycle:lifecycle",
-            line="Install or remove the schema `lifecycle`: accounts, tokens and the mail about "
-            "them.",
+            line="Manage the schema `lifecycle`: accounts, tokens and the mail about them.",
             task="Programs and people",
         )
     },

@@ -71,7 +71,7 @@ async def remove(
 ) -> None:
     """Take recipients who had no mail out of campaign NAME.
 
-    Mail that waits is withdrawn first. Who had mail, or whose mail is in flight, stays.
+    Mail that waits is withdrawn first. Recipients who had mail, or whose mail is in flight, stay.
     """
     if bool(recipients) == (number is not None):
         raise ConfigError(["give either --recipient or --list"])

@@ -20,7 +20,7 @@ def read_hours(text: str) -> tuple[str, str]:
         raise ConfigError([f"--hours {text!r}: write when they begin and end, as 09:00-17:30"])
     opens, closes = f"{int(found[1]):02}:{found[2]}", f"{int(found[3]):02}:{found[4]}"
     if opens == closes:
-        raise ConfigError([f"--hours {text!r}: they begin and end at one time; all day is "
+        raise ConfigError([f"--hours {text!r}: they begin and end at the same time; all day is "
                            "00:00-24:00"])  # fmt: skip
     return opens, closes
 

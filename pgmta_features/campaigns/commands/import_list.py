@@ -62,8 +62,8 @@ async def import_list(
 
     FILE is CSV, whose first line names the columns: recipient, and each word of the template. Or
     --sql has a query with such columns. It runs on your own connection, which may only
-    read. Bad lines and mailboxes that are there before are left out and listed. Exit 1 if a line is
-    bad. All is one transaction: an error leaves nothing behind.
+    read. Bad lines, and mailboxes that the list or campaign has already, are left out and listed.
+    Exit 1 if a line is bad. All is one transaction: an error leaves nothing behind.
     """
     if (file is None) == (query is None):
         raise ConfigError(["give either FILE or --sql"])
@@ -138,7 +138,7 @@ async def _import(
         async for row in work.duplicates():
             counts["duplicates"] += 1
             where = (
-                f"it is there before, in line {row.first}" if row.first > 0
+                f"it is already in line {row.first}" if row.first > 0
                 else "the campaign has it already"
             )  # fmt: skip
             problems.add(row.place, f"{row.recipient!r}: {where}")

@@ -98,7 +98,7 @@ async def stop(config: Path, name: str, tenant: str) -> None:
 
 
 _HALTED = click.option(
-    "--halted", is_flag=True, help="Go on, although bounces have halted it; they count no more."
+    "--halted", is_flag=True, help="Go on, although bounces have halted it; they no longer count."
 )
 
 

@@ -316,7 +316,7 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION campaign_counts_bounces IS
-    'Notes at the commit of bounces that a campaign has too many: answers that come before the next look hide it no more.';
+    'Notes at the commit of bounces that a campaign has too many: answers that come before the next look do not hide it.';
 CREATE CONSTRAINT TRIGGER campaign_counts_first_bounces AFTER INSERT ON campaign_counts DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.bounced > 0) EXECUTE FUNCTION campaign_counts_bounces();
 CREATE CONSTRAINT TRIGGER campaign_counts_more_bounces AFTER UPDATE ON campaign_counts DEFERRABLE INITIALLY DEFERRED

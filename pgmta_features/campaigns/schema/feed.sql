@@ -256,7 +256,7 @@ RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp SET j
     SET enable_hashjoin = off SET enable_mergejoin = off SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 BEGIN
-    -- of a time zone that the server knows no more: looked at again
+    -- the server no longer knows the time zone: looked at again
     IF until = 'infinity' THEN until := date_trunc('day', present) + interval '2 days'; END IF;
     UPDATE queue AS q SET next_attempt = until WHERE q.id = ANY (ARRAY(
         SELECT w.id FROM campaign_recipients AS r JOIN queue AS w ON w.message_id = r.message_id

@@ -181,7 +181,8 @@ COMMENT ON FUNCTION campaign_start IS
     'becomes that of its credential. Several jobs share the rate. With `part`, a share below 1 or a number, so many recipients '
     'get their mail first, and the others when all of these were fed for `pause`. Each time zone of recipients has a job.';
 
-CREATE FUNCTION campaign_refuse_halted(found campaigns) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION campaign_refuse_halted(found campaigns) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF found.halted_at IS NOT NULL THEN
         RAISE EXCEPTION 'the campaign % is halted', to_json(found.name) USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -235,7 +236,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION campaign_resume IS
     'Goes on with the stopped jobs of a campaign, and returns how many: recipients that are unsent. With `halted` also of one '
-    'that was halted, and the bounces until now count no more.';
+    'that was halted, and the bounces until now no longer count.';
 
 CREATE FUNCTION campaign_retry(campaign bigint, "unknown" boolean DEFAULT false, halted boolean DEFAULT false)
 RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$

@@ -60,8 +60,9 @@ COMMENT ON FUNCTION campaign_import IS
     'Keeps a campaign and its template until the end of the transaction, which adds recipients, and returns the highest number '
     'that one of them had.';
 
--- without SET it becomes a part of its caller's query
-CREATE FUNCTION campaign_words(params jsonb, words jsonb) RETURNS TABLE (found jsonb, problem text) STABLE LANGUAGE sql AS $$
+-- without SET it becomes a part of its caller's query; its names are looked up once, here
+CREATE FUNCTION campaign_words(params jsonb, words jsonb) RETURNS TABLE (found jsonb, problem text) STABLE LANGUAGE sql
+BEGIN ATOMIC
     SELECT coalesce(jsonb_object_agg(name, text), '{}'),
         min(concat(name, ': ', fault) COLLATE "C") FILTER (WHERE fault IS NOT NULL)
     FROM jsonb_each(words - '{recipient,unsubscribe}'::text[]) AS wanted (name, places),
@@ -69,8 +70,8 @@ CREATE FUNCTION campaign_words(params jsonb, words jsonb) RETURNS TABLE (found j
         LATERAL (SELECT coalesce(value #>> '{}', '') AS text) AS written,
         LATERAL (SELECT CASE WHEN value IS NULL THEN 'a word is missing'
             WHEN jsonb_typeof(value) NOT IN ('string', 'number', 'boolean', 'null') THEN 'a word is no text, number or boolean'
-            ELSE submit_word(text, places) END AS fault) AS judged
-$$;
+            ELSE submit_word(text, places) END AS fault) AS judged;
+END;
 COMMENT ON FUNCTION campaign_words IS
     'The values that a template has words for, and why they don''t fit; null if they do. A null is an empty text.';
 

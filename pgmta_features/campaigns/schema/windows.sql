@@ -17,9 +17,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION campaign_zone IS 'The name of a time zone, in any case, as PostgreSQL spells it. It refuses an unknown one.';
 
-CREATE FUNCTION campaign_zones() RETURNS SETOF text LANGUAGE sql STABLE
-    AS $$ SELECT z.name FROM pg_catalog.pg_timezone_names AS z WHERE z.name !~ '^(posix|right)/' ORDER BY z.name $$;
-COMMENT ON FUNCTION campaign_zones IS 'The names of time zones, which PostgreSQL reads from files in a tenth of a second.';
+CREATE FUNCTION campaign_zones() RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$ SELECT z.name FROM pg_timezone_names AS z WHERE z.name !~ '^(posix|right)/' ORDER BY z.name $$;
+COMMENT ON FUNCTION campaign_zones IS 'The names of time zones, which PostgreSQL reads from files each time.';
 
 CREATE FUNCTION campaign_window(
     campaign campaigns, zone text, present timestamptz, OUT opens_at timestamptz, OUT closes_at timestamptz)
@@ -38,8 +38,8 @@ EXCEPTION WHEN invalid_parameter_value THEN  -- an error would keep all other ca
     closes_at := 'infinity';
 END $$;
 COMMENT ON FUNCTION campaign_window IS
-    'The window of a campaign that is open at a time, or the next one; null if it has none, infinity if the server knows the '
-    'time zone no more. A time that the clock skips is that of an hour later, and one that it has twice is the second one.';
+    'The window of a campaign that is open at a time, or the next one; null if it has none, infinity if the server no longer '
+    'knows the time zone. A time that the clock skips is that of an hour later, and one that it has twice is the second one.';
 
 CREATE FUNCTION campaign_refuse_closed(campaign campaigns, zone text, present timestamptz) RETURNS void LANGUAGE plpgsql STABLE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$

@@ -78,7 +78,7 @@ def unbind_table(config: Path, as_json: bool) -> None:
     if as_json:
         print_json({"table": table, "ended": ended})
     else:
-        print_line(f"{table} is bound no more; {ended} tokens ended")
+        print_line(f"{table} is no longer bound; {ended} tokens ended")
 
 
 @command(None, "check", json=True)

@@ -38,7 +38,7 @@ _LAZY = {
 
 @click.group(cls=LazyGroup, lazy=lambda: _LAZY)
 def lifecycle() -> None:
-    """Install or remove the schema `lifecycle`: accounts, tokens and the mail about them."""
+    """Manage the schema `lifecycle`: accounts, tokens and the mail about them."""
 
 
 lifecycle.add_command(demo)

@@ -22,7 +22,9 @@ CREATE TABLE actions (
     sent_within bigint GENERATED ALWAYS AS (CASE expiry_from WHEN 'delivery' THEN 432000 END) STORED,
     titles jsonb CONSTRAINT actions_titles CHECK (jsonb_typeof(titles) = 'object'),
     -- a proof says who has the mailbox of an account
-    CONSTRAINT actions_proof CHECK (NOT proof OR confirmed_by = 'account')
+    CONSTRAINT actions_proof CHECK (NOT proof OR confirmed_by = 'account'),
+    CONSTRAINT actions_activation CHECK (
+        name <> 'activation' OR confirmed_by = 'account' AND statuses = '{provisioned}')
 );
 COMMENT ON TABLE actions IS 'What tokens are for. The owner of the schema writes these rows.';
 COMMENT ON COLUMN actions.name IS 'As tokens.action, and in the path of its page.';
@@ -57,6 +59,8 @@ COMMENT ON CONSTRAINT actions_statuses ON actions IS 'provisioned, active and su
 COMMENT ON CONSTRAINT actions_every ON actions IS '0 for no limit.';
 COMMENT ON CONSTRAINT actions_titles ON actions IS 'An object.';
 COMMENT ON CONSTRAINT actions_proof ON actions IS 'A proof needs confirmed_by account.';
+COMMENT ON CONSTRAINT actions_activation ON actions IS
+    'Triggers make its tokens, for provisioned accounts and without an address.';
 
 -- before the trigger, which would ask for their templates
 INSERT INTO actions (name, template, priority, statuses, code, proof) VALUES

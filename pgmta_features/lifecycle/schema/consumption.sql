@@ -133,7 +133,7 @@ BEGIN
         RETURN NULL;
     END IF;
     -- of clients that ask together the second sees the token of the first: the next statement has a new snapshot
-    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, hashtext(pgmta.mailbox_key(ask_token.email)))
+    PERFORM pg_advisory_xact_lock('lifecycle.actions'::regclass::oid::integer, hashtext(pgmta.mailbox_key(ask_token.email)))
     WHERE ask_token.email IS NOT NULL;
     -- Nobody gets more mail, however often a client asks and for however many accounts. Two queries, because each has its index.
     recent := EXISTS (SELECT FROM tokens AS t WHERE t.account = ask_token.account AND token_recent(t, ask_token.action))
@@ -217,15 +217,14 @@ BEGIN
     PERFORM ask_named('password_recovery', recover.name);
 END $$;
 COMMENT ON FUNCTION recover IS
-    'Makes a token of recovery for the active account with this login, or with this mailbox in any spelling, at most one '
-    'per minute. Says nothing of whether there is one.';
+    'ask_named(''password_recovery'', name).';
 
 CREATE FUNCTION activate_again(account text) RETURNS bigint LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     SELECT ask('activation', activate_again.account)
 $$;
 COMMENT ON FUNCTION activate_again IS
-    'Makes another token of activation for an account that is provisioned, at most one per minute; null otherwise.';
+    'ask(''activation'', account).';
 
 CREATE FUNCTION tokens_unsent(since interval, OUT token bigint, OUT action text) RETURNS SETOF record LANGUAGE sql STABLE
     SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp SET jit = off AS $$
@@ -261,7 +260,7 @@ BEGIN
         PERFORM action_unknown(mail_again.action);
     END IF;
     -- two calls would make two tokens of one
-    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::integer, 0);
+    PERFORM pg_advisory_xact_lock('lifecycle.tokens'::regclass::oid::bigint);
     SELECT array_agg(DISTINCT t.account ORDER BY t.account) INTO numbers
     FROM tokens AS t JOIN tokens_unsent(since) AS u ON u.token = t.id WHERE t.action = coalesce(mail_again.action, t.action);
     -- An account that is deleted after its token is made would make the COMMIT fail. The INSERT no longer sees the tokens of

@@ -5,8 +5,8 @@ COMMENT ON SCHEMA lifecycle IS 'Accounts, tokens and collectors of pgmta. `queue
 REVOKE ALL ON SCHEMA lifecycle FROM PUBLIC;
 CREATE SCHEMA lifecycle_bound;
 COMMENT ON SCHEMA lifecycle_bound IS
-    'The functions that read a bound table. Nobody but the owner may use it: code of an application runs as their owner, '
-    'who could alter them otherwise.';
+    'Functions of the role pgmta_binding, which run code of an application. Nobody but the owner may use the schema: that '
+    'code could alter them otherwise.';
 ALTER DEFAULT PRIVILEGES IN SCHEMA lifecycle REVOKE ALL ON TABLES FROM PUBLIC;
 SET LOCAL search_path = lifecycle;
 SET LOCAL check_function_bodies = off;  -- functions may name later ones

@@ -239,10 +239,7 @@ CREATE FUNCTION tokens_end(account bigint, why text, action text DEFAULT NULL) R
 DECLARE
     mails bigint[];
 BEGIN
-    -- This statement waits for a collector that has locked such a token; the next one sees its mail.
-    DELETE FROM waiting_tokens AS w USING tokens AS t, actions AS a
-    WHERE t.account = tokens_end.account AND t.action = coalesce(tokens_end.action, t.action) AND w.token = t.id
-        AND a.name = t.action AND w.priority = a.priority;
+    -- waits for a collector that has locked such a token, and sees its mail
     WITH ended AS (
         -- not later than the insert, which tells it from a token whose time is over
         UPDATE tokens AS t SET expires_at = least(t.created_at, epoch())
@@ -251,6 +248,9 @@ BEGIN
         RETURNING t.message_id
     )
     SELECT array_agg(message_id ORDER BY message_id) INTO mails FROM ended WHERE message_id IS NOT NULL;
+    DELETE FROM waiting_tokens AS w USING tokens AS t, actions AS a
+    WHERE t.account = tokens_end.account AND t.action = coalesce(tokens_end.action, t.action) AND w.token = t.id
+        AND a.name = t.action AND w.priority = a.priority;
     PERFORM pgmta.withdraw(mails, why) WHERE mails IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION tokens_end IS

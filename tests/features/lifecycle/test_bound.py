@@ -133,7 +133,7 @@ def test_an_application_is_bound_as_it_is(
     assert fetch(owner, "SELECT count(*) FROM lifecycle.tokens") == (0,)
     if application.bind:
         result = queuectl(uri, "unbind")
-        assert (result.exit_code, "is bound no more" in result.stdout) == (0, True), result.stderr
+        assert (result.exit_code, "is no longer bound" in result.stdout) == (0, True), result.stderr
     assert dump(uri, *OURS) == before
     assert queuectl(uri, "remove").exit_code == 0
 

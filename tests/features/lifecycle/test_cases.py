@@ -226,6 +226,10 @@ def test_five_wrong_codes_lock(accounts: psycopg.Connection) -> None:
     consume = "SELECT why FROM token_consume(%s, 'password_recovery')"
     assert fetch(accounts, consume, secret) == ("locked",)
     assert fetch(accounts, "SELECT token_failed(%s)", bytes(32)) == (False,)
+    # a locked link is no reason to wait for another one
+    for _ in range(2):
+        accounts.execute("SELECT recover('u1')")
+    assert column(accounts, "SELECT failures FROM tokens ORDER BY id") == [5, 0]
 
 
 def test_a_recovery_is_asked_for_once_a_minute_and_says_nothing(

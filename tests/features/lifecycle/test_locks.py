@@ -14,6 +14,7 @@ from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import until
 
+AGAIN = "SELECT lifecycle.mail_again()"
 WAITS = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
 
 
@@ -54,6 +55,44 @@ def test_of_clients_that_ask_together_one_gets_a_recovery(
     assert column(accounts, "SELECT account FROM tokens") == [1]
 
 
+def test_two_calls_mail_a_token_again_once(accounts: psycopg.Connection, database: str) -> None:
+    accounts.execute(
+        "INSERT INTO actions (name, template, confirmed_by)"
+        " VALUES ('invitation', 'activation', 'email');"
+        "SELECT ask('invitation', email => 'eve@b.example', data => '{}');"
+        "UPDATE tokens SET created_at = created_at - 3600, expires_at = epoch() - 60"
+    )
+    with (
+        psycopg.connect(database) as first,
+        psycopg.connect(database, autocommit=True) as second,
+        ThreadPoolExecutor() as pool,
+    ):
+        assert fetch(first, AGAIN) == (1,)
+        made = pool.submit(fetch, second, AGAIN)
+        until(lambda: made.done() or column(accounts, WAITS, second.info.backend_pid) == ["Lock"])
+        first.commit()
+        assert made.result() == (0,)
+
+
+def test_another_mailbox_waits_for_who_marks_its_token(
+    accounts: psycopg.Connection, database: str
+) -> None:
+    add_accounts(accounts, 1)
+    with (
+        psycopg.connect(database) as printing,
+        psycopg.connect(database, autocommit=True) as second,
+        ThreadPoolExecutor() as pool,
+    ):
+        # tokens_printed() does this in one call
+        printing.execute("UPDATE lifecycle.tokens SET collected_at = now()")
+        changed = pool.submit(second.execute, "UPDATE lifecycle.accounts SET email = 'n@b.example'")
+        until(lambda: column(accounts, WAITS, second.info.backend_pid) == ["Lock"])
+        printing.execute("DELETE FROM lifecycle.waiting_tokens")
+        printing.commit()
+        changed.result()
+    assert column(accounts, "SELECT token FROM waiting_tokens") == [2]
+
+
 def test_an_account_that_is_deleted_meanwhile_gets_no_mail_again(
     accounts: psycopg.Connection, database: str
 ) -> None:
@@ -65,7 +104,7 @@ def test_an_account_that_is_deleted_meanwhile_gets_no_mail_again(
         ThreadPoolExecutor() as pool,
     ):
         first.execute("DELETE FROM lifecycle.accounts WHERE id = 2")
-        made = pool.submit(fetch, second, "SELECT lifecycle.mail_again()")
+        made = pool.submit(fetch, second, AGAIN)
         until(lambda: column(accounts, WAITS, second.info.backend_pid) == ["Lock"])
         first.commit()
         assert made.result() == (2,)

@@ -68,8 +68,8 @@ def test_bad_lines_and_duplicates_are_named_and_the_rest_goes_on(site: Site) -> 
     named = problems(site.folder / "bad.csv")
     assert named == {
         3: "no domain in 'no-address'", 4: "it has 2 cells, and there are 3 columns",
-        5: "'A@X.example': it is there before, in line 2",
-        6: "'\"a\"@x.example': it is there before, in line 2",
+        5: "'A@X.example': it is already in line 2",
+        6: "'\"a\"@x.example': it is already in line 2",
         7: "there is text behind the quote that ends a cell",
         8: "name has NUL",
         9: "a cell is over 65536 characters, or a quote has no end",
@@ -204,7 +204,7 @@ def test_the_rows_of_a_query(site: Site, database: str, db: psycopg.Connection) 
     found = site.run("import", "news", "--sql", query)
     assert found.exit_code == 1
     assert found.stderr.splitlines() == [
-        "row:2: no domain in ''", "row:4: 'A@x.example': it is there before, in line 1",
+        "row:2: no domain in ''", "row:4: 'A@x.example': it is already in line 1",
     ]  # fmt: skip
     assert column(db, "SELECT params FROM campaign_recipients ORDER BY number") == [
         {"name": "A", "city": ""}, {"name": '"B\\,', "city": "K\n\t"},

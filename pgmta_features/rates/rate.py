@@ -10,6 +10,9 @@ from pydantic import BeforeValidator
 from pgmta.errors import ConfigError
 
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(?:\s*/\s*(s|min|h|d))?", re.ASCII)
+_LONG_UNIT = re.compile(
+    r"(\d{1,6}(?:\.\d{1,6})?)\s*/\s*(m|mins|minutes?|sec|secs|seconds?|hr|hours?|days?)", re.ASCII
+)
 _SECONDS = {None: 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
 _MAX_RATE_PER_S = 100_000  # the table of budgets has no higher one
 
@@ -26,6 +29,10 @@ def parse_rate(value: Any) -> float:
     match = None if isinstance(value, bool) else _RATE.fullmatch(str(value).strip())
     rate = float(match[1]) / _SECONDS[match[2]] if match else 0.0
     if not 0 < rate <= _MAX_RATE_PER_S:
+        if meant := _LONG_UNIT.fullmatch(str(value).strip()):
+            unit = "min" if meant[2][0] == "m" else meant[2][0]
+            near = f"{meant[1]}/{unit}"
+            raise ValueError(f"{value!r} has no unit s, min, h or d; did you mean {near}?")
         raise ValueError(f"expected a number per s, min, h or d, such as 50/s, not {value!r}")
     return rate
 

@@ -22,7 +22,9 @@ from queued.outgoing.stage import OutgoingStage, Prepare, Prepared, StageContext
 
 log = get("worker")
 
-_NO_ROUTE = "5.1.2 no route takes telephone numbers: none has `domain: sms`"
+NO_ROUTE_FOR_NUMBERS = "5.1.2 no route takes telephone numbers: none has `domain: sms`"
+"""The reason why a telephone number gets no mail that a route by SMTP would take."""
+
 # Whole fields (RFC 5322, section 2.2) without an empty line, a bare CR or LF, or NUL.
 _FIELDS = re.compile(
     rb"(?:[!-9;-~]++[ \t]*+:[^\r\n\0]*+\r\n(?:[ \t]++[^ \t\r\n\0][^\r\n\0]*+\r\n)*+)*+"
@@ -83,7 +85,9 @@ class CheckStage(OutgoingStage):
         items = outgoing.items
         unfit = transport.find_unfit(items)
         if name in SMTP_TRANSPORTS:
-            unfit |= {item.id: _NO_ROUTE for item in items if item.domain == NUMBER_DOMAIN}
+            unfit |= {
+                item.id: NO_ROUTE_FOR_NUMBERS for item in items if item.domain == NUMBER_DOMAIN
+            }
         if unfit:
             for item in items:
                 if item.id in unfit:

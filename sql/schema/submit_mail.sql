@@ -236,15 +236,24 @@ $$;
 COMMENT ON FUNCTION submit_no_tls IS 'Whether header fields have TLS-Required: No (RFC 8689, section 3).';
 
 CREATE FUNCTION submit_no_template(template text, version integer, tenant text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    known CONSTANT text[] := ARRAY(SELECT DISTINCT t.name FROM templates AS t
+        WHERE t.tenant IN (submit_no_template.tenant, '') ORDER BY t.name);
+    versions CONSTANT text := (SELECT string_agg(v.version::text, ', ' ORDER BY v.version) FROM (
+        SELECT DISTINCT t.version FROM templates AS t
+        WHERE t.tenant IN (submit_no_template.tenant, '') AND t.name = template COLLATE "C"
+        ORDER BY t.version DESC LIMIT 10) AS v);
+    detail CONSTANT text := format('Template %s%s of tenant %s.', to_json(left(template, 100)), ', version ' || version,
+        to_json(left(tenant, 100)));
 BEGIN
     IF template IS NULL THEN PERFORM submit_refuse('template', 'it is null'); END IF;
-    PERFORM submit_refuse(CASE WHEN version IS NULL THEN 'template' ELSE 'version' END,
-        CASE WHEN version IS NULL THEN 'there is none with this name' ELSE 'the template has no such version' END,
-        format('Template %s%s of tenant %s.', to_json(left(template, 100)), ', version ' || version,
-            to_json(left(tenant, 100))),
-        coalesce((SELECT 'There is ' || string_agg(name, ', ' ORDER BY name) || '.' FROM (
-            SELECT DISTINCT t.name FROM templates AS t WHERE t.tenant IN (submit_no_template.tenant, '')
-            ORDER BY t.name LIMIT 10) AS near), 'There is no template yet: queuectl template put stores one.'));
+    IF versions IS NOT NULL THEN
+        PERFORM submit_refuse('version', 'the template has no such version', detail, format('There is version %s.', versions));
+    END IF;
+    PERFORM submit_refuse('template', 'there is none with this name', detail, coalesce(
+        'Did you mean ' || nearest_word(template, known) || '?',
+        'There is ' || nullif(array_to_string(known[1:10], ', '), '') || '.',
+        'There is no template yet: queuectl template put stores one.'));
 END $$;
 COMMENT ON FUNCTION submit_no_template IS 'Raises the error of a template or version that is not there.';
 
@@ -266,8 +275,10 @@ BEGIN
     IF bad IS NOT NULL THEN
         PERFORM submit_refuse('params', reason, 'Word: ' || to_json(left(bad, 100)),
             CASE WHEN reason = 'a word is missing' AND bad = 'unsubscribe' THEN 'Give the argument unsubscribe a scope.'
-            WHEN reason IN ('the template has no such word', 'a word is missing') THEN
-                format('It has %s.', coalesce((SELECT string_agg(w, ', ' ORDER BY w) FROM jsonb_object_keys(words) AS w), 'none'))
+            WHEN reason IN ('the template has no such word', 'a word is missing') THEN coalesce(
+                CASE WHEN reason <> 'a word is missing'
+                    THEN 'Did you mean ' || nearest_word(bad, ARRAY(SELECT jsonb_object_keys(words))) || '?' END,
+                format('It has %s.', coalesce((SELECT string_agg(w, ', ' ORDER BY w) FROM jsonb_object_keys(words) AS w), 'none')))
             ELSE 'docs/programs/templates.md has the values of each place: "Words".' END);
     END IF;
 END $$;

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.postgres.operator import OperatorConnection, connected
 from pgmta.store.changes import sql_interface
@@ -72,8 +73,8 @@ async def _words(
     wanted = words_of(campaign.template)
     for word in given:
         if word not in wanted:
-            known = ", ".join(wanted) or "no words"
-            raise ConfigError([f"--param {word}: the template has {known}"])
+            advice = hint(word, wanted) if wanted else "it has none"
+            raise ConfigError([f"--param {word}: the template has no such word; {advice}"])
     if number is None and set(given) == set(wanted):
         return given
     found = await campaign.recipient(number or 1)

@@ -13,6 +13,7 @@ from pgmta.config.types import hint
 from pgmta.errors import ConfigError
 
 _QUERY = (Path(__file__).parent / "table.sql").read_text(encoding="utf-8")
+_MAX_SHOWN_TABLES = 10  # in an error
 _NO_TABLES = {
     "v": "is a view: name its table",
     "m": "is a materialized view: name its table",
@@ -146,7 +147,7 @@ def read_table(db: psycopg.Connection[Any], name: str) -> Table:
     exact = [row for row in rows if row["name"] == relation and schema in (None, row["schema"])]
     found = exact or rows
     if not found:
-        raise ConfigError([f"there is no table {name}; {_advice(db, name)}"])
+        raise ConfigError([_no_table(db, name, schema, relation)])
     if len(found) > 1:
         names = ", ".join(row["sql"] for row in found)
         raise ConfigError([f"{name} may be one of {names}: name it with its schema"])
@@ -168,7 +169,17 @@ def _parts(db: psycopg.Connection[Any], name: str) -> list[str]:
     return list(parts)
 
 
-def _advice(db: psycopg.Connection[Any], name: str) -> str:
+def _no_table(db: psycopg.Connection[Any], name: str, schema: str | None, relation: str) -> str:
+    """Return why a name is that of no table, with a name that is near, or the tables."""
+    of_others = db.execute(
+        "SELECT format('%%I.%%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n"
+        " ON n.oid = c.relnamespace WHERE lower(c.relname) = lower(%s)"
+        " AND lower(n.nspname) = lower(coalesce(%s, n.nspname)) AND c.relkind IN ('r', 'p', 'v')"
+        " ORDER BY 1 LIMIT 1",
+        [relation, schema],
+    ).fetchone()
+    if of_others:
+        return f"{of_others[0]} belongs to pgmta or PostgreSQL: name a table of your application"
     rows = db.execute(
         "SELECT format('%I.%I', n.nspname, c.relname), c.relname FROM pg_class AS c"
         " JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')"
@@ -176,6 +187,10 @@ def _advice(db: psycopg.Connection[Any], name: str) -> str:
         " '^(pg_|information_schema$|pgmta$|lifecycle)' ORDER BY 1 LIMIT 1000"
     ).fetchall()
     if not rows:
-        return "the database has no table of an application"
+        return f"there is no table {name}: the database has no table of an application"
     advice = hint(name, [each for row in rows for each in row])
-    return advice if advice.startswith("did you mean") else "name it with its schema"
+    if not advice.startswith("did you mean"):
+        more = len(rows) - _MAX_SHOWN_TABLES
+        advice = f"there is {', '.join(full for full, _ in rows[:_MAX_SHOWN_TABLES])}"
+        advice += f", and {more} more" if more > 0 else ""
+    return f"there is no table {name}; {advice}"

@@ -89,7 +89,7 @@ def unbind_table(config: Path, as_json: bool) -> None:
 def check_table(values: tuple[str, ...], config: Path, as_json: bool) -> None:
     """Prove a bound table by the life of an account, which is rolled back."""
     steps = []
-    for step in prove(database_of(config), parse_pairs(values, "--set")):
+    for step in prove(database_of(config), parse_pairs(values, "--set", "COLUMN=VALUE")):
         steps.append(step)
         if not as_json:
             print_line(f"{'ok' if step.fault is None else 'no':3}{step.name}")

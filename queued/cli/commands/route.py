@@ -18,9 +18,9 @@ from pgmta.action import Action
 from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.config.environment import Environment
 from pgmta.config.types import HostPort
-from pgmta.errors import AddressError, DeliveryError, StoreUnavailable
+from pgmta.errors import AddressError, DeliveryError, PgmtaError, StoreUnavailable
 from pgmta.mail.address import normalise_domain, parse_mailbox, parse_recipient
-from pgmta.mail.telephone import is_number
+from pgmta.mail.telephone import NUMBER_DOMAIN, is_number
 from pgmta.model import Item, StsPolicy
 from pgmta.postgres.locate import existing
 from pgmta.postgres.operator import connect_operator, connected
@@ -36,6 +36,7 @@ from queued.delivery.tls.tls_memory import TlsMemory
 from queued.delivery.tls.tls_policy import TlsMode
 from queued.delivery.transport.destination import Destination
 from queued.delivery.transports import parsers
+from queued.outgoing.check_stage import NO_ROUTE_FOR_NUMBERS
 from queued.routing.ceiling import ceiling
 from queued.routing.routes import Routed, Routes
 
@@ -122,7 +123,7 @@ async def route(
     It reads the files, and what workers remember in the database: MTA-STS policies, and hosts that
     get plain text because their TLS failed. Hosts are in the order of one delivery. Among equals
     each connection has a new order. A domain does for the address. Exits with 1 if no host can be
-    used.
+    used, or if no route takes telephone numbers and the address is one.
     """
     domain = _domain(address, "address")
     if sender:
@@ -140,6 +141,8 @@ async def route(
     if routed.destination.transport not in SMTP_TRANSPORTS:
         await _show_other(asked, routed, found_ceiling, settings.environment, as_json=as_json)
         return
+    if domain == NUMBER_DOMAIN:
+        raise PgmtaError(NO_ROUTE_FOR_NUMBERS)
     async with route_memory(settings.environment, settings.delivery.tls.minimum) as (
         memory,
         problem,

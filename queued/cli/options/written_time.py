@@ -40,6 +40,10 @@ _DAY_AND_NAME = re.compile(
     r"(\d\d?)(?:\.|st|[nr]d|th)?[ -]?([a-z]+)\.?,?[ -]?(\d{4})", re.IGNORECASE
 )
 _NAME_AND_DAY = re.compile(r"([a-z]+)\.? (\d\d?)(?:st|[nr]d|th)?,? (\d{4})", re.IGNORECASE)
+_NO_YEAR = re.compile(
+    r"\d\d?(?:\.|st|[nr]d|th)?[ -]?[a-z]{3,}\.?|[a-z]{3,}\.? \d\d?(?:st|[nr]d|th)?|"
+    r"\d\d?\. ?\d\d?\.?|\d\d?[-/]\d\d?", re.IGNORECASE
+)  # fmt: skip
 _SHORT_YEAR = re.compile(r"\d\d?[-/. ]+(?:\d\d?|[a-z]+)[-/. ]+\d\d", re.ASCII | re.IGNORECASE)
 
 
@@ -73,7 +77,9 @@ def parse_written_time(
     day_of = match["date"].lower()
     if day_of not in _DAYS and not any(letter.isdigit() for letter in day_of):
         raise ValueError(_EXPECTED)
-    if match["zone"]:
+    if match["zone"] and day_of.rstrip(".stndrh").isdigit() and _months(match["zone"].lower()):
+        day_of += f" {match['zone'].lower()}"  # 24 Dec
+    elif match["zone"]:
         zone = _zone(match["zone"])
     today = _at(now, zone).date()
     clock = _clock(match["clock"]) if match["clock"] else None
@@ -108,6 +114,8 @@ def _day(text: str, clock: time | None) -> date:
         behind = f" {clock:%H:%M}" if clock else ""
         one, other = _date(year, second, first), _date(year, first, second)
         raise ValueError(f"it may be {one}{behind} or {other}{behind}: write one of these")
+    if _NO_YEAR.fullmatch(text):
+        raise ValueError("the year is missing, as in 24 Dec 2026")
     if _SHORT_YEAR.fullmatch(text):
         raise ValueError("write the year with four digits")
     raise ValueError(_EXPECTED)
@@ -120,10 +128,15 @@ def _date(year: str, month: str | int, day: str | int) -> date:
         raise ValueError(f"no calendar has the day {year}-{month:0>2}-{day:0>2}") from None
 
 
-def _month(name: str) -> int:
+def _months(name: str) -> list[str]:
+    """Return the months that a name may be short for; none if it is too short."""
     start = "sep" if name == "sept" else name
-    found = [month for month in _MONTHS if month.startswith(start)]
-    if len(name) < _LEAST_LETTERS or len(found) != 1:
+    return [month for month in _MONTHS if month.startswith(start) and len(name) >= _LEAST_LETTERS]
+
+
+def _month(name: str) -> int:
+    found = _months(name)
+    if len(found) != 1:
         near = get_close_matches(name, _MONTHS, 1)
         raise ValueError(f"no month is {name}" + (f"; did you mean {near[0]}?" if near else ""))
     return _MONTHS.index(found[0]) + 1

@@ -172,6 +172,7 @@ def test_what_cannot_be_bound(uri: str, owner: psycopg.Connection, server: str) 
         before = dump(make_conninfo(uri, user=root.info.user))
         for code, reason, *arguments in [
             (2, "there is no table user; did you mean 'users'?", "user", "--active", "ok"),
+            (2, "lifecycle.accounts belongs to pgmta", "accounts", "--active", "ok"),
             (2, "may be one of a.twice, b.twice", "twice", "--active", "ok"),
             (2, "a.users has no such column; did you mean 'email'?", "a.users", "--active", "ok",
              "--email", "emial"),

@@ -26,7 +26,10 @@ def test_another_template(site: Site, db: psycopg.Connection) -> None:
     refused = site.run("template", "news", "hello", "--version", "2")
     assert refused.exit_code == 1
     assert "template: town: a word is missing (recipient 1)" in refused.stderr
-    assert "There is hello" in site.run("template", "news", "helo").stderr
+    assert "Did you mean hello?" in site.run("template", "news", "helo").stderr
+    assert "There is hello" in site.run("template", "news", "zoo").stderr
+    refused = site.run("template", "news", "hello", "--version", "7")
+    assert "There is version 1, 2, 3" in refused.stderr
     site.said("start", "news", "--rate", "1/h", "--jobs", "2")
     db.execute("SELECT campaign_take(), campaign_feed('ses-1', 'w')")
     assert "Give it in a line" in site.run("template", "news", "hello").stderr

@@ -77,7 +77,7 @@ def test_without_queued_or_with_wrong_words(site: Site, db: psycopg.Connection) 
     result, _ = tried(site, "no-address")
     assert (result.exit_code, result.stderr) == (2, "error: no domain in 'no-address'\n")
     result, _ = tried(site, "me@own.example", "--param", "nam=Ann")
-    assert "--param nam: the template has city, name" in result.stderr
+    assert "--param nam: the template has no such word; did you mean 'name'?" in result.stderr
     words = ["--param", "name=Ann", "--param", "city=Kiel"]
     result, _ = tried(site, "me@müller.example", *words)
     none = "error: no worker that delivers runs (`queuectl workers`): start queued\n"

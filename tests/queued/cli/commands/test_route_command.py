@@ -188,6 +188,12 @@ def test_route_of_staging_is_that_of_the_one_address(folder: Path) -> None:
     assert (found["address"], found["redirect"]) == ("x@b.example", "Team@Staging.example")
 
 
+def test_a_telephone_number_needs_a_route_of_its_own(folder: Path) -> None:
+    found = route(configure(folder, {"name": "all", "to": "mx.example"}), "+491701234567")
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert "5.1.2 no route takes telephone numbers" in found.stderr
+
+
 def test_route_says_what_workers_remember(
     folder: Path, database: str, db: psycopg.Connection
 ) -> None:

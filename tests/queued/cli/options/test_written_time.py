@@ -74,6 +74,11 @@ def test_a_day_begins_at_midnight(machine: None) -> None:
     [
         ("03/04/2026 9:00", "it may be 2026-04-03 09:00 or 2026-03-04 09:00"),
         ("3-4-2026 9:00", "it may be 2026-04-03 09:00 or 2026-03-04 09:00"),
+        ("24 Dec", "the year is missing"),
+        ("Dec 24", "the year is missing"),
+        ("24. December 18:00", "the year is missing"),
+        ("1 Dec 9am Europe/Berlin", "the year is missing"),
+        ("24.12. 18:00", "the year is missing"),
         ("2027-03-28 02:30", "there is no 02:30 on 2027-03-28"),
         ("2026-03-08 02:30 America/New_York", "there is no 02:30 on 2026-03-08"),
         ("2026-10-25 02:30", "twice on 2026-10-25, .* 2026-10-25 02:30.02:00 or .01:00"),

@@ -31,6 +31,13 @@ class AccountChecks:
 
     async def accounts(self) -> AsyncIterator[Diagnosis]:
         """Look for tokens that wait, and for those of the last day that got no mail."""
+        for row in await self._ask("lost_columns"):
+            yield error(
+                "accounts",
+                f"the bound table {row['table']} lacks what the binding names: {row['columns']}",
+                f"`queuectl lifecycle bind {row['table']} --create` with the present names; until "
+                "then activations fail",
+            )
         for row in await self._ask("spent_budgets"):
             yield error(
                 "accounts",

@@ -80,9 +80,10 @@ class CollectorStatements:
         """Get the notifications of a channel from now on. The name must be checked."""
         await self._run(f'LISTEN "{channel}"'.encode(), {}, prepare=False)
 
-    async def takes(self, actions: Sequence[str] | None) -> None:
-        """Say which tokens this collector takes; None: those of all actions."""
-        await self._run(_SQL["collector_takes"], {**self._fields, "actions": actions})
+    async def takes(self, actions: Sequence[str] | None, budget: str | None) -> None:
+        """Say which tokens this collector takes, None for all, and the key of its budget."""
+        fields = {**self._fields, "actions": actions, "budget": budget}
+        await self._run(_SQL["collector_takes"], fields)
 
     async def set_budget(self, key: str, rate: float, month_most: int | None) -> bool:
         """Make the budget or change it; return whether that changed anything."""

@@ -119,7 +119,7 @@ class CollectorLoop:
         while True:
             actions = self._output.actions()
             if actions != said:
-                await self._within(self._store.takes(actions))
+                await self._within(self._store.takes(actions, self._collector.budget_key))
                 said = actions
             tokens = await self._within(self._store.waiting(actions))
             if not tokens:

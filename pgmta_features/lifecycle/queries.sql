@@ -99,8 +99,28 @@ GROUP BY t.action, w.fault ORDER BY 1, 2
 SELECT t.action, count(*) AS number FROM lifecycle.tokens_unsent('1 day') AS t GROUP BY t.action ORDER BY 1
 
 -- name: refused
--- Tokens of the last day that can have no mail.
-SELECT coalesce(sum(refused), 0) AS refused FROM lifecycle.collections WHERE began_at > now() - interval '1 day'
+-- Tokens of the last day that can have no mail, if there is no later one. Printed ones have no message either.
+SELECT CASE WHEN c.refused > 0 THEN least(c.refused, (
+    SELECT count(*) FROM lifecycle.tokens AS t
+    WHERE t.collected_at > now() - interval '1 day' AND t.message_id IS NULL AND t.consumed_at IS NULL
+        AND t.expires_at > t.created_at AND NOT EXISTS (
+            SELECT FROM lifecycle.tokens AS n
+            WHERE n.account = t.account AND n.action = t.action AND n.id > t.id))) END AS refused
+FROM (SELECT sum(refused) AS refused FROM lifecycle.collections WHERE began_at > now() - interval '1 day') AS c
+
+-- name: lost_columns
+-- The bound table, if it or some of its columns have other names now, and these columns.
+SELECT i.bound ->> 'table' AS table, string_agg(w.name, ', ') AS columns
+FROM lifecycle.installation AS i, LATERAL (
+    SELECT value FROM jsonb_each_text(i.bound)
+    WHERE key IN ('id', 'email', 'login', 'status', 'active', 'confirmed', 'blocked', 'language')
+    UNION SELECT jsonb_array_elements_text(i.bound -> 'words')) AS w (name)
+WHERE NOT EXISTS (
+    SELECT FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace
+        JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE t.tgname = 'pgmta_account_inserted' AND a.attname = w.name
+        AND concat(quote_ident(n.nspname), '.', quote_ident(c.relname)) = i.bound ->> 'table')
+GROUP BY 1
 
 -- name: backlog
 -- Tokens whose mail is not made, and the age of the oldest in seconds: the first of each priority is.
@@ -112,9 +132,11 @@ JOIN lifecycle.tokens AS t ON t.id = first.token
 
 -- name: collector_takes
 -- Say which tokens a collector takes.
-SELECT lifecycle.collector_takes(%(collector)s, %(worker)s, %(actions)s::text[])
+SELECT lifecycle.collector_takes(%(collector)s, %(worker)s, %(actions)s::text[], %(budget)s::text)
 
 -- name: spent_budgets
--- Budgets whose sum of the month is used up.
+-- Budgets of collectors whose sum of the month is used up.
 SELECT key, month_most AS most FROM budgets
-WHERE month_used >= month_most AND month = date_trunc('month', now() AT TIME ZONE 'UTC') ORDER BY 1
+WHERE month_used >= month_most AND month = date_trunc('month', now() AT TIME ZONE 'UTC')
+    AND key IN (SELECT c.budget FROM lifecycle.live_collectors AS c)
+ORDER BY 1

@@ -65,13 +65,15 @@ class Redemption:
             return secret
         # before the question to the database, during which more requests may come
         self._site.clients.count_refusal(client)
+        why = "signature"
         unsigned = secret_of(order.token, order.purpose) if order.code else None
         if unsigned:
             with self._asking("a wrong code was not counted"):
                 action = await self._actions.find(order.action_name)
                 if action and action.code:
+                    why = "code or signature"
                     await self._consumptions.failed(unsigned)
-        raise self._refused(order, client, "signature")
+        raise self._refused(order, client, why)
 
     async def consume(self, secret: bytes, order: TokenOrder, client: str) -> Consumption:
         """Consume a token whose secret check() returned. Raises HttpError: 409, 422, 503.
@@ -88,7 +90,8 @@ class Redemption:
         if found.why:
             self._site.clients.count_refusal(client)
             raise self._refused(order, client, found.why)
-        log.info("token consumed", action=action, account=found.account, client=client)
+        of = {} if found.account is None else {"account": found.account}
+        log.info("token consumed", action=action, **of, client=client)
         return found
 
     @contextmanager

@@ -237,7 +237,7 @@ def test_refusals_have_equal_octets(web: Web, shop: Shop, accounts: psycopg.Conn
         for each in [used, expired, suspended, unknown, (forged(), "12345")]
     ]
     assert {(answer.status, answer.body) for answer in answers} == {(422, answers[0].body)}
-    whys = {"consumed", "expired", "ineligible", "unknown", "signature"}
+    whys = {"consumed", "expired", "ineligible", "unknown", "code or signature"}
     until(lambda: {entry["why"] for entry in web.events("token refused")} == whys)
     # nor do they wait for a disk
     for each in (used, expired, suspended, unknown):

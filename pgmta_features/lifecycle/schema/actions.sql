@@ -79,9 +79,13 @@ COMMENT ON FUNCTION action_words IS
 CREATE FUNCTION action_refuse(name text, column_name text, why text, hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION '%', format('action %s, column %s: %s', to_json(left(name, 100)), column_name, why) USING
-        ERRCODE = 'invalid_parameter_value', SCHEMA = 'lifecycle', TABLE = 'actions', COLUMN = column_name,
-        HINT = coalesce(hint, '');
+    why := format('action %s, column %s: %s', coalesce(to_json(left(name, 100))::text, 'null'), column_name, why);
+    IF hint IS NULL THEN  -- an option of RAISE can't be null
+        RAISE EXCEPTION '%', why USING
+            ERRCODE = 'invalid_parameter_value', SCHEMA = 'lifecycle', TABLE = 'actions', COLUMN = column_name;
+    END IF;
+    RAISE EXCEPTION '%', why USING
+        ERRCODE = 'invalid_parameter_value', SCHEMA = 'lifecycle', TABLE = 'actions', COLUMN = column_name, HINT = hint;
 END $$;
 COMMENT ON FUNCTION action_refuse IS 'Raises the error of a row of actions.';
 
@@ -102,7 +106,32 @@ DECLARE
     words jsonb := action_words(NEW.template);
     fault text;
     known text[];
+    bad record;
 BEGIN
+    -- as the constraints of the table, which name no column
+    SELECT g.place, g.word, g.words INTO bad FROM (
+        VALUES ('confirmed_by', NEW.confirmed_by, '{account,email,both}'::text[]),
+            ('expiry_from', NEW.expiry_from, '{insert,delivery}')
+        UNION ALL SELECT 'statuses', coalesce(s, 'null'), '{provisioned,active,suspended}' FROM unnest(NEW.statuses) AS s
+        UNION ALL SELECT 'titles', t.key, '{de,en,es,fr}'  -- the languages of the pages of queued web
+            FROM jsonb_each(CASE jsonb_typeof(NEW.titles) WHEN 'object' THEN NEW.titles END) AS t
+    ) AS g (place, word, words) WHERE g.word <> ALL (g.words) LIMIT 1;
+    IF FOUND THEN
+        PERFORM action_refuse(NEW.name, bad.place,
+            format('%s is none of %s', to_json(left(bad.word, 100)), array_to_string(bad.words, ', ')),
+            'Did you mean ' || pgmta.nearest_word(bad.word, bad.words) || '?');
+    END IF;
+    SELECT g.place, g.why INTO bad FROM (VALUES
+        ('name', NEW.name !~ '^[a-z][a-z0-9_]{0,62}$' COLLATE "C",
+            'it is not up to 63 of the characters a-z, 0-9 and _, of which the first is a letter'),
+        ('priority', NEW.priority NOT BETWEEN 0 AND 9, format('%s is not from 0 to 9', NEW.priority)),
+        ('expiry', NEW.expiry NOT BETWEEN '1 second' AND '366 days', format('%s is not from a second to a year', NEW.expiry)),
+        ('every', NEW.every < '0', format('%s is less than 0', NEW.every)),
+        ('statuses', NEW.statuses = '{}', 'it is empty'),
+        ('titles', jsonb_typeof(NEW.titles) <> 'object', 'it is no object such as {"en": "Join the team"}'),
+        ('proof', NEW.proof AND NEW.confirmed_by <> 'account', 'a proof needs confirmed_by account')
+    ) AS g (place, wrong, why) WHERE g.wrong LIMIT 1;
+    IF FOUND THEN PERFORM action_refuse(NEW.name, bad.place, bad.why); END IF;
     IF TG_OP = 'UPDATE' AND OLD.name <> NEW.name THEN
         PERFORM action_refuse(OLD.name, 'name', 'it stays', 'Insert another action, and delete this one.');
     END IF;

@@ -33,6 +33,7 @@ CREATE TABLE collectors (
     collector text NOT NULL,
     worker text NOT NULL,
     actions text[],
+    budget text,
     since timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE collectors IS 'Sessions of collectors, and some that are gone: live_collectors has those that are there.';
@@ -40,29 +41,34 @@ COMMENT ON COLUMN collectors.pid IS 'Process of the server.';
 COMMENT ON COLUMN collectors.collector IS 'As collections.collector.';
 COMMENT ON COLUMN collectors.worker IS 'As collections.worker.';
 COMMENT ON COLUMN collectors.actions IS 'The actions whose tokens it takes; null: all.';
+COMMENT ON COLUMN collectors.budget IS 'Key of its budget; null: none.';
 COMMENT ON COLUMN collectors.since IS 'When it said so.';
 
 CREATE VIEW live_collectors AS
-SELECT c.collector, c.worker, c.actions, c.since FROM collectors AS c
+SELECT c.collector, c.worker, c.actions, c.budget, c.since FROM collectors AS c
 WHERE EXISTS (SELECT FROM pg_stat_activity AS a
     WHERE a.pid = c.pid AND a.datname = current_database() AND a.application_name LIKE 'pgmta %');
 COMMENT ON VIEW live_collectors IS 'The collectors that are connected.';
 COMMENT ON COLUMN live_collectors.collector IS 'As collections.collector.';
 COMMENT ON COLUMN live_collectors.worker IS 'As collections.worker.';
 COMMENT ON COLUMN live_collectors.actions IS 'The actions whose tokens it takes; null: all.';
+COMMENT ON COLUMN live_collectors.budget IS 'Key of its budget; null: none.';
 COMMENT ON COLUMN live_collectors.since IS 'When it said so.';
 
-CREATE FUNCTION collector_takes(collector text, worker text, actions text[]) RETURNS void LANGUAGE sql SECURITY DEFINER
-    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+CREATE FUNCTION collector_takes(collector text, worker text, actions text[], budget text) RETURNS void
+    LANGUAGE sql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     DELETE FROM collectors AS c WHERE c.pid = ANY (ARRAY(
         SELECT o.pid FROM collectors AS o WHERE NOT EXISTS (SELECT FROM pg_stat_activity AS a WHERE a.pid = o.pid)
         FOR UPDATE SKIP LOCKED));
-    INSERT INTO collectors AS c (pid, collector, worker, actions)
-    VALUES (pg_backend_pid(), collector_takes.collector, collector_takes.worker, collector_takes.actions)
+    INSERT INTO collectors AS c (pid, collector, worker, actions, budget)
+    VALUES (pg_backend_pid(), collector_takes.collector, collector_takes.worker, collector_takes.actions,
+        collector_takes.budget)
     ON CONFLICT ON CONSTRAINT collectors_pkey DO UPDATE SET
-        collector = excluded.collector, worker = excluded.worker, actions = excluded.actions, since = excluded.since
+        collector = excluded.collector, worker = excluded.worker, actions = excluded.actions, budget = excluded.budget,
+        since = excluded.since
 $$;
-COMMENT ON FUNCTION collector_takes IS 'Says which tokens the collector of this session takes; null: those of all actions.';
+COMMENT ON FUNCTION collector_takes IS 
+    'Says which tokens the collector of this session takes, null for those of all actions, and the key of its budget.';
 
 CREATE VIEW jobs AS
 SELECT 'mailroom'::text AS job_type, coalesce((

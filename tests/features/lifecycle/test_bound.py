@@ -16,6 +16,7 @@ from psycopg import errors as pg_errors
 from psycopg.conninfo import make_conninfo
 
 from pgmta.compose.template import TemplateSource
+from pgmta_features.lifecycle.account_checks import AccountChecks
 from tests.features.lifecycle.applications import (
     CAPITALS,
     DJANGO,
@@ -30,6 +31,7 @@ from tests.features.lifecycle.applications import (
 )
 from tests.features.lifecycle.tokens import collect, put_template
 from tests.support.daemons import ROOT
+from tests.support.operating import diagnosed
 from tests.support.rows import column, fetch
 from tests.support.waiting import until
 
@@ -564,3 +566,19 @@ def test_a_table_is_bound_again_and_unbound_while_programs_use_it(
     assert fetch(owner, f"SELECT count(*) FROM {CAPITALS.table}") == (inserted,)
     assert fetch(owner, "SELECT count(*) FROM lifecycle.tokens") == (0,)
     assert fetch(owner, "SELECT count(*) FROM pgmta.queue WHERE status <> 'DELETE'") == (0,), taken
+
+
+def test_doctor_names_a_renamed_column(uri: str, owner: psycopg.Connection) -> None:
+    owner.execute(UUID.made.encode())
+    bound(uri, UUID)
+
+    def found() -> list[str]:
+        checks = diagnosed(uri, lambda examination: AccountChecks(examination).accounts())
+        return [each.finding for each in checks]
+
+    assert found() == []
+    owner.execute("ALTER TABLE public.members RENAME mail TO mailbox")
+    assert found() == ["the bound table public.members lacks what the binding names: mail"]
+    again = ["mailbox" if word == "mail" else word for word in UUID.bind]
+    assert queuectl(uri, "bind", *again, "--create").exit_code == 0
+    assert found() == []

@@ -123,11 +123,11 @@ WHERE NOT EXISTS (
 GROUP BY 1
 
 -- name: backlog
--- Tokens whose mail is not made, and the age of the oldest in seconds: the first of each priority is.
+-- Tokens whose mail is not made, and the age of the oldest in seconds: the first of an action is.
 SELECT (SELECT count(*) FROM lifecycle.waiting_tokens) AS number,
     coalesce(extract(epoch FROM now()) - min(t.created_at), 0)::float8 AS seconds
-FROM generate_series(0, 9) AS level, LATERAL (
-    SELECT w.token FROM lifecycle.waiting_tokens AS w WHERE w.priority = level ORDER BY w.token LIMIT 1) AS first
+FROM lifecycle.actions AS a, LATERAL (
+    SELECT w.token FROM lifecycle.waiting_tokens AS w WHERE w.action = a.name ORDER BY w.token LIMIT 1) AS first
 JOIN lifecycle.tokens AS t ON t.id = first.token
 
 -- name: collector_takes

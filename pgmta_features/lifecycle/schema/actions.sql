@@ -181,27 +181,18 @@ COMMENT ON FUNCTION actions_checked IS 'Raises the error of a row with which no 
 CREATE TRIGGER actions_checked BEFORE INSERT OR UPDATE ON actions FOR EACH ROW EXECUTE FUNCTION actions_checked();
 COMMENT ON TRIGGER actions_checked ON actions IS 'A bad row is not stored.';
 
-CREATE FUNCTION actions_changed() RETURNS trigger LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+CREATE FUNCTION actions_deleted() RETURNS trigger LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 DECLARE
     mails bigint[];
 BEGIN
-    -- tokens that are inserted meanwhile would wait with the old priority
+    -- tokens that are inserted meanwhile would wait for ever
     LOCK TABLE tokens IN SHARE ROW EXCLUSIVE MODE;
-    IF TG_OP = 'UPDATE' THEN
-        UPDATE waiting_tokens AS w SET priority = NEW.priority FROM tokens AS t
-        WHERE t.id = w.token AND t.action = NEW.name AND w.priority = OLD.priority;
-    ELSE
-        DELETE FROM waiting_tokens AS w USING tokens AS t
-        WHERE t.id = w.token AND t.action = OLD.name AND w.priority = OLD.priority;
-        SELECT array_agg(t.message_id ORDER BY t.message_id) INTO mails FROM tokens AS t
-        WHERE t.action = OLD.name AND t.consumed_at IS NULL AND t.message_id IS NOT NULL;
-        PERFORM pgmta.withdraw(mails, 'its action was deleted');
-    END IF;
+    DELETE FROM waiting_tokens AS w WHERE w.action = OLD.name;
+    SELECT array_agg(t.message_id ORDER BY t.message_id) INTO mails FROM tokens AS t
+    WHERE t.action = OLD.name AND t.consumed_at IS NULL AND t.message_id IS NOT NULL;
+    PERFORM pgmta.withdraw(mails, 'its action was deleted');
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION actions_changed IS 'Moves waiting tokens to another priority, or withdraws mail of a deleted action.';
-CREATE TRIGGER actions_moved AFTER UPDATE ON actions FOR EACH ROW WHEN (OLD.priority <> NEW.priority)
-    EXECUTE FUNCTION actions_changed();
-COMMENT ON TRIGGER actions_moved ON actions IS 'Tokens wait with the priority of their action.';
-CREATE TRIGGER actions_deleted AFTER DELETE ON actions FOR EACH ROW EXECUTE FUNCTION actions_changed();
+COMMENT ON FUNCTION actions_deleted IS 'Withdraws mail of a deleted action.';
+CREATE TRIGGER actions_deleted AFTER DELETE ON actions FOR EACH ROW EXECUTE FUNCTION actions_deleted();
 COMMENT ON TRIGGER actions_deleted ON actions IS 'Its tokens can no longer be consumed.';

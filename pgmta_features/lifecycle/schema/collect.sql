@@ -3,14 +3,10 @@
 CREATE FUNCTION tokens_waiting(actions text[], most integer) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     SELECT array_agg(found.token) FROM (
-        SELECT w.token FROM (
-            SELECT DISTINCT a.priority FROM actions AS a
-            WHERE tokens_waiting.actions IS NULL OR a.name = ANY (tokens_waiting.actions) ORDER BY a.priority
-        ) AS level, LATERAL (
-            SELECT t.token FROM waiting_tokens AS t WHERE t.priority = level.priority AND t.lease_until < now()
-                AND (tokens_waiting.actions IS NULL OR EXISTS (
-                    SELECT FROM tokens AS k WHERE k.id = t.token AND k.action = ANY (tokens_waiting.actions)))
+        SELECT w.token FROM actions AS a, LATERAL (
+            SELECT t.token FROM waiting_tokens AS t WHERE t.action = a.name AND t.lease_until < now()
             ORDER BY t.token LIMIT most) AS w
+        WHERE tokens_waiting.actions IS NULL OR a.name = ANY (tokens_waiting.actions)
         LIMIT most) AS found
 $$;
 COMMENT ON FUNCTION tokens_waiting IS
@@ -23,19 +19,20 @@ CREATE FUNCTION tokens_pick(actions text[], most integer) RETURNS picked_token[]
     SET search_path = lifecycle, pg_catalog, pg_temp
     SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-    level smallint;
+    name text;
     picked picked_token[] := '{}';
 BEGIN
-    -- one priority at a time, because the index has no order over several
-    FOR level IN SELECT DISTINCT a.priority FROM actions AS a
-            WHERE tokens_pick.actions IS NULL OR a.name = ANY (tokens_pick.actions) ORDER BY a.priority LOOP
+    -- one action at a time, because the index has no order over several; of one priority, that whose token waits longest
+    FOR name IN SELECT a.name FROM actions AS a, LATERAL (
+                SELECT t.token FROM waiting_tokens AS t WHERE t.action = a.name AND t.lease_until < now()
+                ORDER BY t.token LIMIT 1) AS w
+            WHERE tokens_pick.actions IS NULL OR a.name = ANY (tokens_pick.actions) ORDER BY a.priority, w.token LOOP
         EXIT WHEN cardinality(picked) >= most;
         -- lock both rows or neither: a transaction that consumes a token has locked one, and waits for the other
         -- + 0: an order by w.token would also be one by t.id, and a plan read all tokens for it
         picked := picked || ARRAY(
             SELECT ROW(t.ctid, w.ctid, t)::picked_token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token + 0
-            WHERE w.priority = level AND w.lease_until < now()
-                AND (tokens_pick.actions IS NULL OR t.action = ANY (tokens_pick.actions))
+            WHERE w.action = name AND w.lease_until < now()
             ORDER BY w.token LIMIT most - cardinality(picked)
             FOR NO KEY UPDATE OF w, t SKIP LOCKED);
     END LOOP;
@@ -308,7 +305,8 @@ CREATE FUNCTION tokens_printed(
 BEGIN
     UPDATE tokens AS t SET collected_at = clock_timestamp()
     WHERE t.id = ANY (tokens_printed.tokens) AND t.collected_at IS NULL;
-    DELETE FROM waiting_tokens AS w WHERE w.token = ANY (tokens_printed.tokens) AND w.priority BETWEEN 0 AND 9;
+    DELETE FROM waiting_tokens AS w USING tokens AS t
+    WHERE t.id = ANY (tokens_printed.tokens) AND w.action = t.action AND w.token = t.id;
     INSERT INTO collections (collector, worker, reason, wanted, taken, refused, expired, began_at)
     VALUES (collector, worker, reason, batch, cardinality(tokens_printed.tokens) - refused, refused, expired, began);
 END $$;
@@ -316,7 +314,7 @@ COMMENT ON FUNCTION tokens_printed IS 'Marks tokens that a collector has printed
 
 CREATE FUNCTION tokens_put_off(token bigint, pause interval) RETURNS void LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + pause
-    WHERE w.token = tokens_put_off.token AND w.priority BETWEEN 0 AND 9
+    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + pause FROM tokens AS t
+    WHERE t.id = tokens_put_off.token AND w.action = t.action AND w.token = t.id
 $$;
 COMMENT ON FUNCTION tokens_put_off IS 'Lets a token rest that the database refuses, so that the others go on.';

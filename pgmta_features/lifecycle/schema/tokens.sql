@@ -66,18 +66,18 @@ COMMENT ON INDEX tokens_email IS 'How often a mailbox was mailed to.';
 
 -- A row for each token, and not a number up to which they are done: a commit may come late.
 CREATE TABLE waiting_tokens (
-    priority smallint NOT NULL,
+    action text NOT NULL,
     token bigint NOT NULL,
     lease_until timestamptz NOT NULL DEFAULT '-infinity',
     fault text,
-    PRIMARY KEY (priority, token)
+    PRIMARY KEY (action, token)
 ) WITH (
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0
 );
 COMMENT ON TABLE waiting_tokens IS 'Tokens whose mail has to be made, and whose account fits now.';
-COMMENT ON COLUMN waiting_tokens.priority IS 'That of the action.';
+COMMENT ON COLUMN waiting_tokens.action IS 'tokens.action: a collector of few actions reads only theirs.';
 COMMENT ON COLUMN waiting_tokens.token IS 'tokens.id.';
 COMMENT ON COLUMN waiting_tokens.lease_until IS
     'Until then a collector may be printing it, or it rests; -infinity: none ever did.';
@@ -118,8 +118,8 @@ COMMENT ON TRIGGER tokens_prepared ON tokens IS 'An application inserts an actio
 
 CREATE FUNCTION tokens_made() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    INSERT INTO lifecycle.waiting_tokens (priority, token)
-    SELECT a.priority, t.id FROM made AS t JOIN lifecycle.actions AS a ON a.name OPERATOR(pg_catalog.=) t.action
+    INSERT INTO lifecycle.waiting_tokens (action, token)
+    SELECT t.action, t.id FROM made AS t JOIN lifecycle.actions AS a ON a.name OPERATOR(pg_catalog.=) t.action
     WHERE t.consumed_at IS NULL AND t.collected_at IS NULL
         AND (t.account IS NULL OR lifecycle.token_fits(a.statuses, lifecycle.account_status(t.account)));
     PERFORM pgmta.notify_channel('token_insert'), pgmta.notify_channel('token_inserted');
@@ -185,7 +185,7 @@ DECLARE
     confirmed integer;
     done boolean := true;
 BEGIN
-    DELETE FROM waiting_tokens AS w WHERE w.priority = action.priority AND w.token = NEW.id;
+    DELETE FROM waiting_tokens AS w WHERE w.action = NEW.action AND w.token = NEW.id;
     PERFORM pgmta.withdraw(ARRAY[NEW.message_id], 'its token was consumed') WHERE NEW.message_id IS NOT NULL;
     -- others may have seen the mail of earlier tokens
     IF action.proof THEN PERFORM tokens_end(NEW.account, 'another link of its account was used', NEW.action); END IF;
@@ -222,8 +222,7 @@ COMMENT ON TRIGGER tokens_consumed ON tokens IS 'The effect is in the transactio
 CREATE FUNCTION tokens_deleted() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 BEGIN
-    DELETE FROM waiting_tokens AS w USING actions AS a
-    WHERE a.name = OLD.action AND w.priority = a.priority AND w.token = OLD.id;
+    DELETE FROM waiting_tokens AS w WHERE w.action = OLD.action AND w.token = OLD.id;
     PERFORM pgmta.withdraw(ARRAY[OLD.message_id], 'its token was deleted') WHERE OLD.message_id IS NOT NULL;
     RETURN NULL;
 END $$;
@@ -248,9 +247,9 @@ BEGIN
         RETURNING t.message_id
     )
     SELECT array_agg(message_id ORDER BY message_id) INTO mails FROM ended WHERE message_id IS NOT NULL;
-    DELETE FROM waiting_tokens AS w USING tokens AS t, actions AS a
-    WHERE t.account = tokens_end.account AND t.action = coalesce(tokens_end.action, t.action) AND w.token = t.id
-        AND a.name = t.action AND w.priority = a.priority;
+    DELETE FROM waiting_tokens AS w USING tokens AS t
+    WHERE t.account = tokens_end.account AND t.action = coalesce(tokens_end.action, t.action)
+        AND w.action = t.action AND w.token = t.id;
     PERFORM pgmta.withdraw(mails, why) WHERE mails IS NOT NULL;
 END $$;
 COMMENT ON FUNCTION tokens_end IS
@@ -276,14 +275,14 @@ DECLARE
 BEGIN
     -- This statement waits for a collector that has locked such a token; the next one sees its mail.
     DELETE FROM waiting_tokens AS w USING tokens AS t, actions AS a
-    WHERE t.account = status_follow.account AND w.token = t.id AND a.name = t.action AND w.priority = a.priority
+    WHERE t.account = status_follow.account AND w.action = t.action AND w.token = t.id AND a.name = t.action
         AND NOT token_fits(a.statuses, state);
     SELECT array_agg(t.message_id ORDER BY t.message_id) INTO mails FROM tokens AS t JOIN actions AS a ON a.name = t.action
     WHERE t.account = status_follow.account AND t.consumed_at IS NULL AND t.message_id IS NOT NULL
         AND NOT token_fits(a.statuses, state);
     PERFORM pgmta.withdraw(mails, 'its account is ' || coalesce(state, 'deleted')) WHERE mails IS NOT NULL;
-    INSERT INTO waiting_tokens (priority, token)
-    SELECT a.priority, t.id FROM tokens AS t JOIN actions AS a ON a.name = t.action
+    INSERT INTO waiting_tokens (action, token)
+    SELECT t.action, t.id FROM tokens AS t JOIN actions AS a ON a.name = t.action
     WHERE t.account = status_follow.account AND t.consumed_at IS NULL AND t.collected_at IS NULL
         AND t.expires_at > epoch() AND token_fits(a.statuses, state)
     ON CONFLICT DO NOTHING;

@@ -21,6 +21,7 @@ from pgmta_features.lifecycle.account_checks import AccountChecks
 from pgmta_features.lifecycle.config import CollectorBudget
 from pgmta_features.lifecycle.installation import install
 from pgmta_features.lifecycle.timing import Timing
+from tests.features.lifecycle.shop import open_shop
 from tests.features.lifecycle.tokens import (
     ACTIONS,
     add_accounts,
@@ -441,3 +442,28 @@ def test_a_batch_does_not_read_all_that_waits(accounts: psycopg.Connection, data
     add_accounts(accounts, 5000)
     accounts.execute("VACUUM ANALYZE tokens, waiting_tokens, accounts")
     assert blocks_of_a_token(database) <= 30
+
+
+def test_a_collector_of_few_actions_reads_only_their_tokens(accounts: psycopg.Connection) -> None:
+    open_shop(accounts)
+    add_accounts(accounts, 5000)
+    accounts.execute("VACUUM ANALYZE tokens, waiting_tokens, accounts")
+    accounts.execute("SELECT ask('deletion', '1')")
+    for call in ("tokens_waiting('{deletion}', 500)", "tokens_pick('{deletion}', 500)"):
+        accounts.execute(f"SELECT cardinality({call})".encode())  # what a session reads once
+        (plan,) = fetch(
+            accounts, f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT cardinality({call})"
+        )
+        assert plan[0]["Plan"]["Shared Hit Blocks"] < 50, call
+
+
+def test_actions_of_one_priority_take_turns(accounts: psycopg.Connection) -> None:
+    open_shop(accounts)
+    accounts.execute("UPDATE actions SET priority = 4 WHERE name = 'deletion'")
+    add_accounts(accounts, 3)
+    accounts.execute("SELECT ask('deletion', '1')")
+    add_accounts(accounts, 3, "later")
+    for _ in range(4):
+        collect(accounts, 2)
+    order = "SELECT action::text FROM tokens ORDER BY message_id"
+    assert column(accounts, order) == [*["activation"] * 4, "deletion", *["activation"] * 2]

@@ -64,7 +64,7 @@ def open_shop(db: psycopg.Connection) -> str:
         db, "SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'lifecycle'"
     )
     made = "".join(block.partition("SELECT lifecycle.ask")[0] for block in examples())
-    db.execute(f"SET ROLE {owner}; CREATE SCHEMA shop; {made} {NOTED} RESET ROLE".encode())
+    db.execute(f"SET ROLE {owner}; {made} {NOTED} RESET ROLE".encode())
     add_accounts(db, 3, "ann", status="active")
     return str(owner)
 

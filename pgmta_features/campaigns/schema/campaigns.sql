@@ -353,6 +353,23 @@ FROM campaign_recipients AS r LEFT JOIN (
     FROM campaign_templates AS e JOIN templates AS t ON t.id = e.template_id
 ) AS v ON v.campaign_id = r.campaign_id AND r.message_id >= v.begins AND (v.ends IS NULL OR r.message_id < v.ends);
 COMMENT ON VIEW campaign_recipient_versions IS 'Recipients with the template and version of their mail; null if they had none.';
+COMMENT ON COLUMN campaign_recipient_versions.campaign_id IS 'As campaign_recipients.campaign_id.';
+COMMENT ON COLUMN campaign_recipient_versions.number IS 'As campaign_recipients.number.';
+COMMENT ON COLUMN campaign_recipient_versions.recipient IS 'As campaign_recipients.recipient.';
+COMMENT ON COLUMN campaign_recipient_versions.domain IS 'As campaign_recipients.domain.';
+COMMENT ON COLUMN campaign_recipient_versions.params IS 'As campaign_recipients.params.';
+COMMENT ON COLUMN campaign_recipient_versions.state IS 'As campaign_recipients.state.';
+COMMENT ON COLUMN campaign_recipient_versions.bounced IS 'As campaign_recipients.bounced.';
+COMMENT ON COLUMN campaign_recipient_versions.unsubscribed IS 'As campaign_recipients.unsubscribed.';
+COMMENT ON COLUMN campaign_recipient_versions.complained IS 'As campaign_recipients.complained.';
+COMMENT ON COLUMN campaign_recipient_versions.message_id IS 'As campaign_recipients.message_id.';
+COMMENT ON COLUMN campaign_recipient_versions.sent_at IS 'As campaign_recipients.sent_at.';
+COMMENT ON COLUMN campaign_recipient_versions.answered_at IS 'As campaign_recipients.answered_at.';
+COMMENT ON COLUMN campaign_recipient_versions.error_code IS 'As campaign_recipients.error_code.';
+COMMENT ON COLUMN campaign_recipient_versions.error_sub_type IS 'As campaign_recipients.error_sub_type.';
+COMMENT ON COLUMN campaign_recipient_versions.zone IS 'As campaign_recipients.zone.';
+COMMENT ON COLUMN campaign_recipient_versions.template IS 'Name of the template of the last mail.';
+COMMENT ON COLUMN campaign_recipient_versions.version IS 'Its version.';
 
 CREATE FUNCTION campaign_template(template text, version integer, tenant text) RETURNS templates LANGUAGE plpgsql STABLE
     SET search_path = pgmta, pg_catalog, pg_temp AS $$

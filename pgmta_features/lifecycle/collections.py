@@ -51,8 +51,8 @@ class TokenBatch(NamedTuple):
 class LeasedToken(NamedTuple):
     """A token that a collector prints, if it is not `expired`.
 
-    `login` is '' for a mailbox without an account. `code` is None unless the action has one, which
-    the signature covers then. `expires_at` is in seconds since 1970.
+    `login` is '' for a mailbox without an account. Mailroom prints the code of each token, and the
+    signature covers it only with `code_signed`. `expires_at` is in seconds since 1970.
     """
 
     token: int
@@ -61,6 +61,7 @@ class LeasedToken(NamedTuple):
     login: str
     secret: bytes
     code: str | None
+    code_signed: bool
     expires_at: int
     expired: bool = False
 

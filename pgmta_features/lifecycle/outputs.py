@@ -159,7 +159,7 @@ class LineOutput:
         expired = len(found) - len(leased)
         rings = {name: keys.ring(purpose_of(name), name) for name in {t.action for t in leased}}
         signed = [
-            (each, rings[each.action].sign(each.secret, each.code or ""))
+            (each, rings[each.action].sign(each.secret, _signed_code(each)))
             for each in leased
             if each.email
         ]
@@ -175,3 +175,7 @@ class LineOutput:
     def _print(self, line: str) -> None:
         self._stream.write(f"{line}\n")
         self._stream.flush()
+
+
+def _signed_code(token: LeasedToken) -> str:
+    return token.code or "" if token.code_signed else ""

@@ -37,7 +37,7 @@ FROM lifecycle.collect(%(collector)s, %(worker)s, %(limit)s::integer, %(reason)s
 
 -- name: lease
 -- Lease a batch of tokens that are printed.
-SELECT token, action::text, email, login, secret, code, expires_at, expired
+SELECT token, action::text, email, login, secret, code, code_signed, expires_at, expired
 FROM lifecycle.tokens_lease(%(limit)s::integer, %(actions)s::text[], make_interval(secs => %(lease)s))
 
 -- name: printed

@@ -270,7 +270,8 @@ COMMENT ON FUNCTION collect_check IS
     'What the templates of the actions of a collector lack. Raises the error of an action that is not there.';
 
 CREATE FUNCTION tokens_lease(batch integer, actions text[], lease interval) RETURNS TABLE (
-    token bigint, action text, email text, login text, secret bytea, code text, expires_at bigint, expired boolean
+    token bigint, action text, email text, login text, secret bytea, code text, code_signed boolean, expires_at bigint,
+    expired boolean
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -278,7 +279,7 @@ DECLARE
 BEGIN
     RETURN QUERY
         SELECT t.id, t.action, coalesce(t.email, a.email, ''), coalesce(a.login, ''), t.secret,
-            CASE WHEN o.code THEN t.code::text END, t.expires_at, t.expires_at <= epoch()
+            t.code::text, o.code, t.expires_at, t.expires_at <= epoch()
         FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
         JOIN actions AS o ON o.name = t.action
         LEFT JOIN account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a

@@ -19,8 +19,10 @@ from pgmta_features.lifecycle.outputs import Frame, csv_frame, json_frame
 
 @pytest.mark.parametrize("frame", [json_frame, csv_frame])
 def test_no_login_makes_a_second_record_or_part_of_one(frame: Frame) -> None:
-    hostile = LeasedToken(1, "activation", "u@b.example", "x,s,\n2,v@b.example,y", b"", None, 0)
-    plain = LeasedToken(2, "activation", "w@b.example", "w", b"", None, 0)
+    hostile = LeasedToken(
+        1, "activation", "u@b.example", "x,s,\n2,v@b.example,y", b"", None, False, 0
+    )
+    plain = LeasedToken(2, "activation", "w@b.example", "w", b"", None, False, 0)
     line, refused = frame([(hostile, "s"), (plain, "s")])
     assert "\n" not in line
     if refused:

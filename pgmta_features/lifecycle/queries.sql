@@ -124,7 +124,7 @@ GROUP BY 1
 
 -- name: backlog
 -- Tokens whose mail is not made, and the age of the oldest in seconds: the first of an action is.
-SELECT (SELECT count(*) FROM lifecycle.waiting_tokens) AS number,
+SELECT (SELECT count(*) FROM lifecycle.waiting_tokens AS w JOIN lifecycle.actions AS a ON a.name = w.action) AS number,
     coalesce(extract(epoch FROM now()) - min(t.created_at), 0)::float8 AS seconds
 FROM lifecycle.actions AS a, LATERAL (
     SELECT w.token FROM lifecycle.waiting_tokens AS w WHERE w.action = a.name ORDER BY w.token LIMIT 1) AS first

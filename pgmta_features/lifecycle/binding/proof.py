@@ -234,7 +234,7 @@ class _Account:
     def _waiting(self, action: str) -> list[tuple[Any, ...]]:
         return self._ask(
             "SELECT t.id, t.secret FROM lifecycle.tokens AS t JOIN lifecycle.waiting_tokens AS w"
-            " ON w.token = t.id WHERE t.account = %s AND t.action = %s",
+            " ON w.action = t.action AND w.token = t.id WHERE t.account = %s AND t.action = %s",
             [self._number, action],
         )
 

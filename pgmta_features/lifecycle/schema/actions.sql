@@ -185,14 +185,14 @@ CREATE FUNCTION actions_deleted() RETURNS trigger LANGUAGE plpgsql SET search_pa
 DECLARE
     mails bigint[];
 BEGIN
-    -- tokens that are inserted meanwhile would wait for ever
-    LOCK TABLE tokens IN SHARE ROW EXCLUSIVE MODE;
+    -- This statement waits for a collector that has locked such a token; the next one sees its mail.
     DELETE FROM waiting_tokens AS w WHERE w.action = OLD.name;
     SELECT array_agg(t.message_id ORDER BY t.message_id) INTO mails FROM tokens AS t
     WHERE t.action = OLD.name AND t.consumed_at IS NULL AND t.message_id IS NOT NULL;
     PERFORM pgmta.withdraw(mails, 'its action was deleted');
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION actions_deleted IS 'Withdraws mail of a deleted action.';
+COMMENT ON FUNCTION actions_deleted IS
+    'Withdraws mail of a deleted action. A token that is committed later gets none, because collectors ask for those of actions.';
 CREATE TRIGGER actions_deleted AFTER DELETE ON actions FOR EACH ROW EXECUTE FUNCTION actions_deleted();
 COMMENT ON TRIGGER actions_deleted ON actions IS 'Its tokens can no longer be consumed.';

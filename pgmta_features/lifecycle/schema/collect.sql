@@ -1,12 +1,23 @@
 -- Tokens become mail: a batch is one statement.
 
+CREATE FUNCTION actions_waiting(actions text[]) RETURNS SETOF text LANGUAGE sql STABLE
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+    SELECT a.name FROM actions AS a, LATERAL (
+        SELECT w.token FROM waiting_tokens AS w WHERE w.action = a.name AND w.lease_until < now()
+        ORDER BY w.token LIMIT 1) AS first
+    WHERE actions_waiting.actions IS NULL OR a.name = ANY (actions_waiting.actions)
+    ORDER BY a.priority, first.token
+$$;
+COMMENT ON FUNCTION actions_waiting IS
+    'Those of these actions, null for all, that have tokens that wait, in the order of collectors: by priority; of one '
+    'priority, that whose token waits longest.';
+
 CREATE FUNCTION tokens_waiting(actions text[], most integer) RETURNS bigint[] LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     SELECT array_agg(found.token) FROM (
-        SELECT w.token FROM actions AS a, LATERAL (
-            SELECT t.token FROM waiting_tokens AS t WHERE t.action = a.name AND t.lease_until < now()
+        SELECT w.token FROM actions_waiting(tokens_waiting.actions) AS a, LATERAL (
+            SELECT t.token FROM waiting_tokens AS t WHERE t.action = a AND t.lease_until < now()
             ORDER BY t.token LIMIT most) AS w
-        WHERE tokens_waiting.actions IS NULL OR a.name = ANY (tokens_waiting.actions)
         LIMIT most) AS found
 $$;
 COMMENT ON FUNCTION tokens_waiting IS
@@ -22,11 +33,8 @@ DECLARE
     name text;
     picked picked_token[] := '{}';
 BEGIN
-    -- one action at a time, because the index has no order over several; of one priority, that whose token waits longest
-    FOR name IN SELECT a.name FROM actions AS a, LATERAL (
-                SELECT t.token FROM waiting_tokens AS t WHERE t.action = a.name AND t.lease_until < now()
-                ORDER BY t.token LIMIT 1) AS w
-            WHERE tokens_pick.actions IS NULL OR a.name = ANY (tokens_pick.actions) ORDER BY a.priority, w.token LOOP
+    -- one action at a time, because the index has no order over several
+    FOR name IN SELECT a FROM actions_waiting(tokens_pick.actions) AS a LOOP
         EXIT WHEN cardinality(picked) >= most;
         -- lock both rows or neither: a transaction that consumes a token has locked one, and waits for the other
         -- + 0: an order by w.token would also be one by t.id, and a plan read all tokens for it

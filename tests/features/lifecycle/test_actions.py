@@ -461,6 +461,37 @@ def test_another_priority_moves_what_waits(shop: psycopg.Connection) -> None:
     assert fetch(shop, "SELECT count(*) FROM waiting_tokens") == (1,)
 
 
+def test_tokens_of_one_priority_go_by_the_oldest(shop: psycopg.Connection) -> None:
+    tokens = [invite(shop, "eve@b.example"), invite(shop, "bob@b.example")]
+    tokens += [ask(shop, "deletion", "1"), invite(shop, "zoe@b.example")]
+    # a collector sets the first one aside if the database refuses it
+    for batch in (tokens[:2], tokens[2:]):
+        assert fetch(shop, "SELECT tokens_waiting(NULL, 2)") == (batch,)
+        assert collect(shop, 2)[0] == 2
+    assert column(shop, RECIPIENTS) == [
+        f"{name}@b.example" for name in ("eve", "bob", "ann1", "zoe")
+    ]
+
+
+def test_a_changed_action_waits_for_no_transaction(shop: psycopg.Connection, database: str) -> None:
+    ask(shop, "deletion", "2")
+    with psycopg.connect(database) as other:
+        other.execute("SET search_path = lifecycle")
+        token = invite(other)
+        ask(other, "deletion", "1")
+        shop.execute("SET lock_timeout = '5s'")
+        shop.execute("UPDATE actions SET priority = 0 WHERE name = 'deletion'")
+        shop.execute("DELETE FROM actions WHERE name = 'invitation'")
+        add_accounts(shop, 1, "new")
+    assert collect(shop, 2)[0] == 2
+    assert column(shop, RECIPIENTS) == ["ann2@b.example", "ann1@b.example"]
+    assert collect(shop)[0] == 1
+    # the token of the deleted action goes with its row
+    assert column(shop, "SELECT token FROM waiting_tokens") == [token]
+    shop.execute("DELETE FROM tokens WHERE id = %s", [token])
+    assert column(shop, "SELECT token FROM waiting_tokens") == []
+
+
 def test_a_deleted_action_ends_its_tokens(shop: psycopg.Connection) -> None:
     token = invite(shop)
     collect(shop)

@@ -132,9 +132,11 @@ BEGIN
                 LATERAL (SELECT coalesce(t.email, a.email) AS email) AS m,
                 LATERAL (
                     SELECT coalesce(jsonb_object_agg(v.word, v.value), '{}') AS words,
-                        min('the word ' || v.word || ': ' || submit_word(v.value, o.words -> v.word)) AS misfit,
-                        min(format('the word {{%s}} of its template has no value', v.word)) FILTER (WHERE v.value IS NULL)
-                            AS lacking
+                        min('the word ' || v.word || ': ' || CASE WHEN v.value IS NULL THEN 'there is no value'
+                            ELSE submit_word(v.value, o.words -> v.word) END) AS misfit,
+                        -- a login that an account lacks is no fault of the template
+                        min(format('the word {{%s}} of its template has no value', v.word))
+                            FILTER (WHERE v.value IS NULL AND NOT (v.word = 'login' AND a.number IS NOT NULL)) AS lacking
                     FROM (
                         SELECT word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN m.email WHEN 'code' THEN t.code
                             WHEN 'new_email' THEN coalesce(t.email, (SELECT n.email FROM lifecycle.tokens AS n

@@ -451,8 +451,6 @@ def shop(lasting: Pair) -> str:
     [
         ("lifecycle.recover('ann@b.example')", None),
         ("lifecycle.activate_again('2')", None),
-        ("lifecycle.account_changed('3')", None),
-        ("lifecycle.mailbox_changed('4')", None),
         ("pgmta.suppression_release('ann@b.example')", None),
         (
             "pgmta.forget('bob@b.example', 'suppressions', false)",

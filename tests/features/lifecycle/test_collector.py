@@ -110,7 +110,9 @@ def test_what_comes_during_a_batch_is_the_next_one(
             add_accounts(accounts, 1, f"n{number}-")
     until(lambda: fetch(accounts, MAILS) == (61,))
     assert fetch(accounts, ONE_EACH) == (61, 61, 61, 0)
-    assert [taken for taken, _, _ in batches(accounts)] == [1, 50, 10]
+    # the second insert may wait for the lock as well, and the first batch may take its token
+    first, second, rest = (taken for taken, _, _ in batches(accounts))
+    assert (first in (1, 2), second, first + rest) == (True, 50, 11)
 
 
 @pytest.mark.slow

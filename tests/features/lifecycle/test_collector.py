@@ -110,9 +110,9 @@ def test_what_comes_during_a_batch_is_the_next_one(
             add_accounts(accounts, 1, f"n{number}-")
     until(lambda: fetch(accounts, MAILS) == (61,))
     assert fetch(accounts, ONE_EACH) == (61, 61, 61, 0)
-    # the second insert may wait for the lock as well, and the first batch may take its token
-    first, second, rest = (taken for taken, _, _ in batches(accounts))
-    assert (first in (1, 2), second, first + rest) == (True, 50, 11)
+    # the first batch takes one, or more if it has picked its tokens only after the lock
+    taken = [taken for taken, _, _ in batches(accounts)]
+    assert (len(taken) <= 3, max(taken), sum(taken)) == (True, 50, 61)
 
 
 @pytest.mark.slow

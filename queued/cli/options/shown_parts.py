@@ -15,7 +15,6 @@ from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.parts import Parts
 from pgmta.errors import PgmtaError
 from pgmta.mail.telephone import Segments, is_number, segments_of
-from queued.cli.options.html_text import html_text
 from queued.cli.options.mail_page import mail_page, open_page
 
 _MESSAGE_ID = "<0.0000000000000000@localhost>"  # stands in mail that is only shown
@@ -29,7 +28,7 @@ _OPTIONS = [
         "--parts",
         "view",
         flag_value="parts",
-        help="Print header, text, html as text, and size; of an SMS its segments.",
+        help="Print header, text, html and size; of an SMS its segments.",
     ),
     click.option("--open", "opened", is_flag=True, help="Show text and html in the browser."),
 ]
@@ -61,8 +60,8 @@ def show_parts(parts: Parts, *, view: str | None, opened: bool, as_json: bool) -
         readable = _SUBJECT.sub(lambda _: f"Subject: {parts.subject}\r\n", readable, count=1)
     if as_json:
         print_json({"subject": parts.subject, "text": parts.body, "html": parts.html,
-                    "html_text": parts.html and html_text(parts.html), "size": len(octets),
-                    "segments": sms and asdict(sms), "content": octets.decode()})  # fmt: skip
+                    "size": len(octets), "segments": sms and asdict(sms),
+                    "content": octets.decode()})  # fmt: skip
         return
     if view == "parts":
         _print_all(parts, readable.partition("\r\n\r\n")[0], len(octets), sms)
@@ -81,8 +80,7 @@ def _print_all(parts: Parts, header: str, size: int, sms: Segments | None) -> No
     if sms:
         found = {f"SMS: {sms}": parts.body}
     else:
-        as_text = None if parts.html is None else html_text(parts.html)
-        found = {"header": header, "plain text": parts.body, "html as text": as_text,
+        found = {"header": header, "plain text": parts.body, "html": parts.html,
                  f"size: {size:,} octets": ""}  # fmt: skip
     for name, text in found.items():
         print_line(f"--- {name}{': none' if text is None else ''}")

@@ -132,8 +132,8 @@ def test_the_preview_has_all_parts(site: Site, db: psycopg.Connection) -> None:
     whole = json.loads(site.said("preview", "both", "--json"))
     assert "\nSubject: Für Ann & Bob\n" in said
     assert "Dear Ann & Bob\n" in said
-    assert "Dear Ann & Bob,\n\nLook <https://a.example>\n" in said
-    assert whole["html_text"] == "Dear Ann & Bob,\n\nLook <https://a.example>"
+    html = "<p>Dear <b>Ann &amp; Bob</b>,</p><a href='https://a.example'>Look</a>"
+    assert f"--- html\n<style>p {{}}</style>{html}\n" in said
     assert whole["size"] == len(whole["content"].encode())
     assert f"{whole['size']:,} octets" in said
     site.said("create", "sms", "--template", "both", "--credential", "c")

@@ -57,6 +57,10 @@ CREATE FUNCTION budget_batch(rate double precision) RETURNS integer IMMUTABLE PA
 RETURN greatest(floor(rate * 0.02), 1)::integer;
 COMMENT ON FUNCTION budget_batch IS 'The largest batch of a budget with this rate: what 20 ms are worth, at least 1.';
 
+CREATE FUNCTION budget_leeway(rate double precision) RETURNS interval IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN rate < 1 THEN '0' ELSE '20 milliseconds' END::interval;
+COMMENT ON FUNCTION budget_leeway IS 'How late a batch of a budget with this rate may begin.';
+
 CREATE FUNCTION budget_times(
     INOUT budget budgets, present timestamptz, wanted integer, soonest interval, ahead interval, together boolean,
     INOUT late double precision, OUT first timestamptz, OUT number integer, OUT step interval
@@ -74,7 +78,7 @@ BEGIN
         -- (docs/decisions/rates.md)
         wanted := least(wanted, batch);
         late := CASE WHEN budget.rate < 1 THEN 0 ELSE 1.02 * budget.rate / (budget.rate - batch + 1) - 1 END;
-        soonest := CASE WHEN budget.rate < 1 THEN '0' ELSE '-20 milliseconds' END::interval;
+        soonest := -budget_leeway(budget.rate);
     END IF;
     wished := CASE WHEN budget.rate < 1 AND late > 0 THEN least(greatest(late, 0.3 / budget.rate), 1) ELSE least(late, 0.2) END;
     burst := (budget.burst - 1) * (1 + wished / span) / budget.rate;
@@ -251,9 +255,9 @@ DECLARE
     began timestamptz := clock_timestamp();
 BEGIN
     UPDATE budgets AS b SET next_at = b.next_at + (began - budget_began.first)
-        - CASE WHEN b.rate < 1 THEN '0' ELSE '20 milliseconds' END::interval
+        - budget_leeway(b.rate)
     WHERE b.key = budget_began.key
-        AND began > budget_began.first + CASE WHEN b.rate < 1 THEN '0' ELSE '20 milliseconds' END::interval;
+        AND began > budget_began.first + budget_leeway(b.rate);
     RETURN began;
 END $$;
 COMMENT ON FUNCTION budget_began IS

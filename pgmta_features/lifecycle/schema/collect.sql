@@ -92,26 +92,22 @@ BEGIN
     SELECT count(*) INTO expired FROM unnest(picked) AS p
     WHERE (p.token).expires_at <= present AND (p.token).consumed_at IS NULL AND (p.token).collected_at IS NULL;
     -- A separate statement: its snapshot has all that was committed before the locks.
-    SELECT array_agg(e.at ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS places,
-        array_agg(e.waits ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS waits,
-        array_agg(e.email ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS emails,
-        array_agg(e.domain ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS domains,
-        array_agg(e.template_id ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS template_ids,
-        array_agg(e.sender ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS senders,
-        array_agg(e.priority ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS priorities,
-        array_agg(e.metadata ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS metadata,
-        array_agg(e.params ORDER BY e.place) FILTER (WHERE e.fault IS NULL AND e.lacks IS NULL) AS params,
+    SELECT array_agg(e.at ORDER BY e.place) FILTER (WHERE e.fits) AS places,
+        array_agg(e.waits ORDER BY e.place) FILTER (WHERE e.fits) AS waits,
+        array_agg(e.email ORDER BY e.place) FILTER (WHERE e.fits) AS emails,
+        array_agg(e.domain ORDER BY e.place) FILTER (WHERE e.fits) AS domains,
+        array_agg(e.template_id ORDER BY e.place) FILTER (WHERE e.fits) AS template_ids,
+        array_agg(e.sender ORDER BY e.place) FILTER (WHERE e.fits) AS senders,
+        array_agg(e.priority ORDER BY e.place) FILTER (WHERE e.fits) AS priorities,
+        array_agg(e.metadata ORDER BY e.place) FILTER (WHERE e.fits) AS metadata,
+        array_agg(e.params ORDER BY e.place) FILTER (WHERE e.fits) AS params,
         jsonb_agg(jsonb_build_array(e.token, e.fault, e.at) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL)
             AS faults,
         jsonb_agg(jsonb_build_array(e.waits, e.action, e.lacks)) FILTER (WHERE e.lacks IS NOT NULL) AS lacking,
         array_agg(e.token) AS judged
     INTO found
     FROM (
-        SELECT i.*, CASE WHEN i.domain IS NOT NULL THEN i.lacking END AS lacks,
-            CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox'
-                WHEN i.lacking IS NOT NULL THEN NULL
-                WHEN i.misfit IS NULL AND octet_length((i.params -> 'words')::text) > 65536
-                    THEN 'the words are over 65536 octets' ELSE i.misfit END AS fault
+        SELECT i.*, j.lacks, j.fault, j.lacks IS NULL AND j.fault IS NULL AS fits
         FROM (
             SELECT p.place, p.at, p.waits, t.id AS token, t.action, m.email,
                 -- no telephone number: its SMS would have the text of a mail
@@ -150,7 +146,14 @@ BEGIN
             WHERE t.consumed_at IS NULL AND t.collected_at IS NULL
                 AND least(t.expires_at, t.created_at + o.sent_within) > present
             OFFSET 0  -- each part is computed once
-        ) AS i
+        ) AS i, LATERAL (
+            SELECT CASE WHEN i.domain IS NOT NULL THEN i.lacking END AS lacks,
+                CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox'
+                    WHEN i.lacking IS NOT NULL THEN NULL
+                    WHEN i.misfit IS NULL AND octet_length((i.params -> 'words')::text) > 65536
+                        THEN 'the words are over 65536 octets' ELSE i.misfit END AS fault
+        ) AS j
+        OFFSET 0  -- and each judgement
     ) AS e;
     granted := least(coalesce(cardinality(found.places), 0), most);
     IF wait IS NOT NULL THEN

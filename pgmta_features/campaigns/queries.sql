@@ -237,8 +237,7 @@ FROM campaigns WHERE id = %(campaign)s
 SELECT number, recipient, state, bounced, unsubscribed, complained, message_id, template, version, sent_at, answered_at,
     error_code, error_sub_type
 FROM campaign_recipient_versions
-WHERE campaign_id = %(campaign)s AND lower(recipient COLLATE "C") = lower(%(recipient)s COLLATE "C")
-ORDER BY number LIMIT 1
+WHERE campaign_id = %(campaign)s AND mailbox_key(recipient) = mailbox_key(%(recipient)s) ORDER BY number LIMIT 1
 
 -- name: templates
 -- The templates that a campaign had, the first one first.

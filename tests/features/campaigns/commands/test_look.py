@@ -116,7 +116,7 @@ def test_a_campaign_that_is_done(site: Site, db: psycopg.Connection) -> None:
 
 def test_one_recipient(site: Site) -> None:
     site.imported(LIST)
-    found = json.loads(site.said("show", "news", "--recipient", "BOB@a.example", "--json"))
+    found = json.loads(site.said("show", "news", "--recipient", '"BOB"@a.example', "--json"))
     assert (found["number"], found["state"], found["message_id"]) == (2, "unsent", None)
     assert "bob@a.example" in site.said("show", "news", "--recipient", "bob@a.example")
     refused = site.run("show", "news", "--recipient", "dan@a.example")

@@ -163,7 +163,7 @@ class CampaignTable:
         return Obstacles(**row)
 
     async def recipient(self, campaign: int, recipient: str) -> dict[str, Any] | None:
-        """Return the number, state and outcome of the recipient with an address, in any spelling."""
+        """Return number, state and outcome of the recipient with an address, in any spelling."""
         params = {"campaign": campaign, "recipient": recipient}
         return await self._db.row(_SQL["recipient_by_address"], params)
 

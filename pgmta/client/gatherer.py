@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import errors as pg_errors
 
-from pgmta.client.mail_json import as_array
+from pgmta.client.mail_json import MailJson, as_array
 from pgmta.client.parcels import CLOSED_REASON, Parcel
 from pgmta.errors import LoginRefused, NotBegun, SchemaMismatch, StoreUnavailable, Undecided
 from pgmta.postgres import faults
@@ -22,10 +22,9 @@ from pgmta.postgres.link import Link
 from pgmta.postgres.notify import Notifier
 from pgmta.postgres.resources import Resources
 from pgmta.postgres.role import ROLE_QUESTION, lacking
-from pgmta.store.changes.sql_interface import Answer, SqlInterface
+from pgmta.store.changes.sql_interface import SqlInterface
 
-_ROLE: Final = "pgmta_submit"
-_MAX_GROUP_MAILS, _MAX_GROUP_OCTETS = 1000, 16 << 20  # if a group has several parcels
+_MAX_GROUP_OCTETS = 16 << 20  # if a group has several parcels
 _LOCK_TIMEOUT_MS = 1000  # of a call, with all mail of its group
 _LOCKED_PAUSE_S = 2.0  # before mail that was locked out alone is tried again
 _BEHIND: Final = "PostgreSQL took too long for the mail before it"
@@ -33,17 +32,62 @@ _LOCKED: Final = "another transaction that is open locks the mail out, for examp
 _GRACE_S = 1.0  # in which PostgreSQL ends a late statement itself, before the client does
 
 
+class Door[M, W](Protocol):
+    """The function of the database that takes a group of mails."""
+
+    role: str
+    """The role that may call it."""
+    max_mails: int
+    """Mails of a group of several parcels."""
+
+    def write(self, mails: Iterable[M]) -> W:
+        """Return what the call takes for these mails."""
+
+    async def submit(self, link: Link, written: W, call: UUID, *, again: bool) -> Sequence[Any]:
+        """Make the call; return the answer of each mail.
+
+        With `again` the answer to the same call was lost: it has to get the answer of the first.
+        Raises StoreUnavailable, AnswerLost, psycopg.Error.
+        """
+
+
+class SubmitMails:
+    """submit_mails(), which programs may call."""
+
+    role: Final = "pgmta_submit"
+    max_mails: Final = 1000
+
+    def write(self, mails: Iterable[MailJson]) -> tuple[str, list[bytes]]:
+        """Return the mails as JSON, and the octets beside it."""
+        return as_array(mails)
+
+    async def submit(
+        self, link: Link, written: tuple[str, list[bytes]], call: UUID, *, again: bool
+    ) -> Sequence[Any]:
+        """Return the id of each mail, or why it is refused."""
+        return await SqlInterface(link).submit(*written, call)
+
+
 class Gatherer:
     """Commits the mail of all callers of one client in groups, over a few connections.
 
-    A free connection takes all mail that waits, so a lone mail goes at once.
+    A free connection takes all mail that waits, so a lone mail goes at once. `name` is that of its
+    connections.
     """
 
-    def __init__(self, resources: Resources, connections: int, patience: float) -> None:
+    def __init__(
+        self,
+        resources: Resources,
+        connections: int,
+        patience: float,
+        door: Door[Any, Any] | None = None,
+        name: str = "mails",
+    ) -> None:
         self._patience = patience
+        self._door = door or SubmitMails()
         self._notifier = Notifier(resources)
         session = session_of(patience)
-        self._links = [resources.link(f"mails {n}", session) for n in range(connections)]
+        self._links = [resources.link(f"{name} {n}", session) for n in range(connections)]
         self._waiting: deque[Parcel[Any]] = deque()
         # parcels that wait for a lock of another transaction
         self._locked: set[Parcel[Any]] = set()
@@ -82,14 +126,13 @@ class Gatherer:
         self._waiting.clear()
 
     async def _run(self, link: Link) -> None:
-        interface = SqlInterface(link)
         loop = asyncio.get_running_loop()
         group: list[Parcel[Any]] = []
         try:
             while True:
                 if group := self._take():
                     self._rouse()
-                    await self._write(link, interface, group)
+                    await self._write(link, group)
                 elif self._closing:
                     return
                 else:
@@ -112,12 +155,13 @@ class Gatherer:
         group: list[Parcel[Any]] = []
         waiting = self._waiting
         mails = octets = 0
+        most = self._door.max_mails
         overdue = time.monotonic() - self._patience
         while waiting:
             parcel = waiting[0]
             mails += len(parcel.mails)
             octets += parcel.octets
-            if group and (parcel.alone or mails > _MAX_GROUP_MAILS or octets > _MAX_GROUP_OCTETS):
+            if group and (parcel.alone or mails > most or octets > _MAX_GROUP_OCTETS):
                 break
             waiting.popleft()
             if parcel.since < overdue:
@@ -151,20 +195,18 @@ class Gatherer:
             self._waiting.append(parcel)
             self._rouse()
 
-    async def _write(self, link: Link, interface: SqlInterface, group: list[Parcel[Any]]) -> None:
+    async def _write(self, link: Link, group: list[Parcel[Any]]) -> None:
         """Answer each parcel of the group: when it is committed, refused, or its time is over.
 
         After a lost answer the same call is repeated: PostgreSQL answers as it did to the first.
         """
-        open_, breaks, call, text = False, pauses(), uuid4(), ""
+        open_, breaks, call, written = False, pauses(), uuid4(), None
         while waiting := [parcel for parcel in group if not parcel.future.done()]:
             if not open_:  # nothing is on its way: mail without a caller stays out
                 group = waiting
-                call, (text, contents) = uuid4(), as_array(m for p in group for m in p.mails)
+                call, written = uuid4(), self._door.write(m for p in group for m in p.mails)
             try:
-                answers = await self._attempt(
-                    link, interface, waiting, text, contents, call, open_=open_
-                )
+                answers = await self._attempt(link, waiting, written, call, open_=open_)
             except StoreUnavailable as error:
                 open_ = open_ or isinstance(error, Undecided)
                 self._give_up(group, error, Undecided if open_ else type(error))
@@ -177,9 +219,9 @@ class Gatherer:
                     return
                 one = sum(len(parcel.mails) for parcel in group) == 1
                 if isinstance(error, psycopg.Error) and faults.about_row(error) and not one:
-                    await self._write_singly(link, interface, waiting)
+                    await self._write_singly(link, waiting)
                     return
-                reason = await explained(link, error)
+                reason = await explained(link, error, self._door.role)
                 if open_ and not faults.about_row(error):  # the first call may be in the queue
                     reason = Undecided(str(reason))
                 for parcel in group:
@@ -192,9 +234,8 @@ class Gatherer:
                 return
 
     async def _attempt(
-        self, link: Link, interface: SqlInterface, waiting: list[Parcel[Any]],
-        text: str, contents: list[bytes], call: UUID, *, open_: bool,
-    ) -> Answer:  # fmt: skip
+        self, link: Link, waiting: list[Parcel[Any]], written: Any, call: UUID, *, open_: bool
+    ) -> Sequence[Any]:
         """Make the call once; `open_` if it was made before, and its answer was lost.
 
         If it has no answer when a parcel's time is over, it raises Undecided. It raises
@@ -211,7 +252,7 @@ class Gatherer:
                     async with link.use():
                         pass
                 error = Undecided(str(error))
-                return await interface.submit(text, contents, call)
+                return await self._door.submit(link, written, call, again=open_)
         except TimeoutError:
             raise error from None
         except pg_errors.LockNotAvailable as failure:
@@ -221,16 +262,14 @@ class Gatherer:
         finally:
             late.cancel()
 
-    async def _write_singly(
-        self, link: Link, interface: SqlInterface, group: list[Parcel[Any]]
-    ) -> None:
+    async def _write_singly(self, link: Link, group: list[Parcel[Any]]) -> None:
         """Write each mail by itself: a trigger or constraint of operators refuses one of them."""
         for parcel in group:
             answers: list[int | Exception] = []
             for mail in parcel.mails:
                 alone = Parcel([mail], mail.size, asyncio.get_running_loop().create_future())
                 alone.since = parcel.since
-                await self._write(link, interface, [alone])
+                await self._write(link, [alone])
                 answers += await alone.future
             parcel.answer(answers)
 
@@ -267,7 +306,7 @@ def session_of(patience: float) -> dict[str, str]:
     }  # fmt: skip
 
 
-async def explained(link: Link, error: Exception) -> Exception:
+async def explained(link: Link, error: Exception, role: str = SubmitMails.role) -> Exception:
     """Return the error of a database that has no such function, or of a login without its role."""
     if isinstance(error, pg_errors.UndefinedFunction | pg_errors.InvalidSchemaName):
         return SchemaMismatch(
@@ -275,7 +314,7 @@ async def explained(link: Link, error: Exception) -> Exception:
         )
     if isinstance(error, pg_errors.InsufficientPrivilege):
         with suppress(StoreUnavailable, psycopg.Error):
-            for answer in await link.run(ROLE_QUESTION, {"role": _ROLE}):
-                if words := lacking(_ROLE, answer):
+            for answer in await link.run(ROLE_QUESTION, {"role": role}):
+                if words := lacking(role, answer):
                     return LoginRefused(words)
     return error

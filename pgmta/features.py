@@ -25,6 +25,7 @@ FEATURES: tuple[str, ...] = (
     "campaigns",
     "lifecycle",
     "callbacks",
+    "events",
     "metrics",
 )
 """The folders of `pgmta_features` that are in use, each after those that it needs.

@@ -32,7 +32,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION days_make IS
     'Makes the day partitions of a log from today to that many days ahead; returns how many. The logs are attempts, '
-    'transcripts and reports. Gives up soon, because outcomes wait behind it.';
+    'transcripts, reports and those of features. Gives up soon, because outcomes wait behind it.';
 
 CREATE FUNCTION days_expire(log text, keep interval) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp SET standard_conforming_strings = on SET lock_timeout = '0.3s' AS $$

@@ -1,0 +1,69 @@
+-- The sequencer: it gives the statements that wrote events their numbers.
+
+CREATE FUNCTION events_last() RETURNS bigint LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp
+    SET enable_seqscan = off AS $$
+    SELECT greatest((SELECT h.last FROM event_history AS h ORDER BY h.history DESC LIMIT 1),
+        (SELECT l.number FROM event_log AS l ORDER BY l.number DESC LIMIT 1))
+$$;
+COMMENT ON FUNCTION events_last IS 'The last number that was given.';
+
+CREATE FUNCTION events_number(since bigint DEFAULT 0, most integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+    SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    last bigint;
+    numbered integer;
+BEGIN
+    -- no advisory lock, which any login may take and keep
+    PERFORM FROM mutexes AS m WHERE m.name = 'numbers of events' FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN RETURN NULL; END IF;
+    -- The snapshot of each statement from here on is newer than the lock, so it sees what its last owner has numbered.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'events are numbered in READ COMMITTED only' USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    PERFORM event_history_begin();
+    last := events_last();
+    WITH moved AS (
+        DELETE FROM event_commits AS c WHERE c.commit = ANY (ARRAY(
+            SELECT n.commit FROM event_commits AS n WHERE n.commit >= since ORDER BY n.commit LIMIT most))
+        RETURNING c.commit, c.at, c.events
+    )
+    INSERT INTO event_log (number, commit, at, events, numbered_at)
+    SELECT last + row_number() OVER (ORDER BY m.commit), m.commit, m.at, m.events, clock_timestamp() FROM moved AS m;
+    GET DIAGNOSTICS numbered = ROW_COUNT;
+    IF numbered > 0 THEN PERFORM notify_channel('pgmta_events'); END IF;
+    RETURN numbered;
+END $$;
+COMMENT ON FUNCTION events_number IS
+    'Gives the next numbers to statements that wrote events and have committed, at most to `most` of those from `since` on, in '
+    'their order, and tells the readers. Returns how many there were; null: another session does it. An open transaction '
+    'delays only its own events, which get later numbers.';
+
+CREATE FUNCTION event_history_begin() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    present event_history;
+    timeline bigint;
+BEGIN
+    SELECT t.last_value INTO timeline FROM timelines AS t;  -- each connection of pgmta has noted it
+    SELECT * INTO present FROM event_history AS h ORDER BY h.history DESC LIMIT 1;
+    IF present.timeline = timeline THEN RETURN; END IF;
+    UPDATE event_history AS h SET last = events_last() WHERE h.history = present.history;
+    INSERT INTO event_history (history, reason, timeline, last)
+    VALUES (greatest(extract(epoch FROM now())::bigint, present.history + 1),
+        'another server, or a restore to an earlier time', timeline, events_last());
+END $$;
+COMMENT ON FUNCTION event_history_begin IS
+    'Begins a history if the database is on another timeline than its numbers. The caller numbers.';
+
+CREATE FUNCTION events_keep() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM FROM mutexes AS m WHERE m.name = 'numbers of events' FOR UPDATE;
+    PERFORM event_history_begin();
+    UPDATE event_history AS h SET last = events_last()
+    WHERE h.history = (SELECT max(p.history) FROM event_history AS p) AND h.last <> events_last();
+END $$;
+COMMENT ON FUNCTION events_keep IS 'Notes the last number, so that the days of event_log may be dropped.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION events_number', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION events_keep', 'pgmta_queued', 'EXECUTE');

@@ -1,0 +1,192 @@
+-- Readers: the events behind a cursor, with their documents.
+
+CREATE FUNCTION events_end() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
+    SELECT format('%s.%s.%s', (SELECT max(h.history) FROM event_history AS h), events_last(), 2147483647)
+$$;
+COMMENT ON FUNCTION events_end IS 'The cursor behind all events that have a number.';
+
+CREATE FUNCTION events_since(instant timestamptz) RETURNS text LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    low bigint := coalesce((SELECT l.number FROM event_log AS l ORDER BY l.number LIMIT 1), events_last() + 1);
+    high bigint := events_last() + 1;  -- the first number at or after the time is in [low, high]
+    middle bigint;
+BEGIN
+    WHILE low < high LOOP
+        middle := (low + high) / 2;
+        IF (SELECT l.numbered_at FROM event_log AS l WHERE l.number = middle) >= instant THEN
+            high := middle;
+        ELSE
+            low := middle + 1;
+        END IF;
+    END LOOP;
+    RETURN format('%s.%s.%s', (SELECT max(h.history) FROM event_history AS h), low - 1, 2147483647);
+END $$;
+COMMENT ON FUNCTION events_since IS
+    'A cursor before all kept events since a time. Some older ones may be behind it, too, whose transactions ended later.';
+
+CREATE FUNCTION event_position(cursor text, OUT number bigint, OUT place integer) LANGUAGE plpgsql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    parts CONSTANT text[] := regexp_match(cursor, '^([0-9]{1,18})[.]([0-9]{1,18})[.]([0-9]{1,10})$');
+    last bigint;
+BEGIN
+    IF parts IS NULL OR parts[3]::bigint > 2147483647 THEN
+        RAISE EXCEPTION 'cursor % is none of ours', to_json(left(cursor, 100)) USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'It has the form HISTORY.NUMBER.PLACE.';
+    END IF;
+    number := parts[2];
+    place := parts[3];
+    SELECT CASE WHEN h.history = max(h.history) OVER () THEN events_last() ELSE h.last END INTO last
+    FROM event_history AS h ORDER BY h.history = parts[1]::bigint DESC LIMIT 1;
+    IF NOT EXISTS (SELECT FROM event_history AS h WHERE h.history = parts[1]::bigint) OR number > last THEN
+        RAISE EXCEPTION 'cursor % is of events that this database does not have', cursor USING ERRCODE = 'PG409',
+            HINT = 'Events were lost with a server, or it is another database. events_since(time) gives the cursor of a time: '
+                'choose one before that, and leave out the ids that you know.';
+    END IF;
+    IF number + 1 < (SELECT l.number FROM event_log AS l ORDER BY l.number LIMIT 1) THEN
+        RAISE EXCEPTION 'events behind cursor % have expired', cursor USING ERRCODE = 'PG409',
+            HINT = 'Read on without a cursor: that begins with the first event that is kept.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION event_position IS
+    'The place of a cursor. One of another history than the present is known as long as nothing before it was lost.';
+
+CREATE FUNCTION event_time(at timestamptz) RETURNS text STABLE PARALLEL SAFE
+RETURN to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
+COMMENT ON FUNCTION event_time IS 'A time as documents have it (RFC 3339, in UTC).';
+
+CREATE FUNCTION event_metadata(metadata jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN own = '{}' THEN own ELSE jsonb_build_object('metadata', own) END
+    FROM (SELECT metadata - ARRAY(SELECT k FROM jsonb_object_keys(metadata) AS k WHERE starts_with(k, '_'))) AS m (own)
+$$;
+COMMENT ON FUNCTION event_metadata IS 'The part of a document with the metadata of a row, without the keys of pgmta.';
+
+CREATE FUNCTION events_read(
+    after text, most integer, kinds text[] DEFAULT NULL, viewer text DEFAULT NULL, tenant text DEFAULT NULL,
+    upto bigint DEFAULT NULL
+) RETURNS TABLE (cursor text, id text, kind text, at timestamptz, message_id bigint, row_id bigint, document jsonb)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pgmta, pg_catalog, pg_temp
+    -- a plan that was made for empty days would later read all of them
+    SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+    SET jit = off SET plan_cache_mode = force_generic_plan SET max_parallel_workers_per_gather = 0 AS $$
+#variable_conflict use_column
+DECLARE
+    max_looks CONSTANT integer := 10000;  -- at events of which few fit: bounds the time of a call
+    wanted CONSTANT integer := least(greatest(most, 0), 10000);
+    looks CONSTANT integer := CASE WHEN kinds IS NULL AND viewer IS NULL AND tenant IS NULL THEN wanted ELSE max_looks END;
+    chosen CONSTANT integer := CASE WHEN viewer IS NULL AND tenant IS NULL THEN wanted ELSE max_looks END;
+    history CONSTANT bigint := (SELECT max(h.history) FROM event_history AS h);
+    start bigint := 0;
+    start_place integer := 0;
+BEGIN
+    IF wanted = 0 THEN RETURN; END IF;
+    IF after IS NOT NULL THEN SELECT p.number, p.place INTO start, start_place FROM event_position(after) AS p; END IF;
+    RETURN QUERY
+    WITH numbered AS MATERIALIZED (
+        SELECT l.number, l.commit, l.at, l.events, CASE l.number WHEN start THEN start_place ELSE 0 END AS read
+        FROM event_log AS l
+        WHERE l.number >= start AND (upto IS NULL OR l.number <= upto) AND (l.number > start OR start_place < l.events)
+        ORDER BY l.number LIMIT looks
+    ), summed AS MATERIALIZED (
+        SELECT n.*, sum(n.events - n.read) OVER (ORDER BY n.number) - n.events + n.read AS earlier FROM numbered AS n
+    ), looked AS MATERIALIZED (
+        SELECT row_number() OVER (ORDER BY s.number, e.place) AS n, s.number, e.*
+        FROM summed AS s, LATERAL (
+            SELECT * FROM mail_events AS e WHERE e.commit = s.commit AND e.at = s.at AND e.place > s.read
+            ORDER BY e.place LIMIT looks) AS e
+        WHERE s.earlier < looks ORDER BY 1 LIMIT looks
+    ), fitting AS MATERIALIZED (
+        SELECT * FROM looked AS l WHERE kinds IS NULL OR l.kind = ANY (kinds) ORDER BY l.n LIMIT chosen
+    ), known AS MATERIALIZED (
+        SELECT f.n, f.number, f.commit, f.place, f.kind, f.message_id, f.row_id, f.detail,
+            CASE WHEN f.ended_at IS NULL OR f.detail IS NOT NULL THEN f.at ELSE f.ended_at END AS happened_at,
+            a.attempt, a.code, a.enhanced, a.reply, a.class, a.host, a.returned, a.late,
+            coalesce(a.recipient, CASE WHEN f.row_id > 0 THEN o.recipients[1] END, f.detail ->> 'recipient') AS recipient,
+            CASE f.kind WHEN 'accepted' THEN o.recipients END AS recipients,
+            coalesce(a.sender, o.sender) AS sender,
+            coalesce(a.tenant, m.tenant, o.tenant, f.detail ->> 'tenant') AS tenant,
+            coalesce(a.message_id_header, m.message_id_header, o.message_id_header) AS message_id_header,
+            coalesce(a.submitted_by, m.submitted_by, o.submitted_by) AS submitted_by,
+            coalesce(a.metadata, o.metadata) AS metadata
+        FROM fitting AS f
+        LEFT JOIN LATERAL (
+            SELECT * FROM attempts AS a
+            WHERE a.message_id = f.message_id AND a.row_id = f.row_id AND a.lease_token = f.lease_token
+                AND a.ended_at = f.ended_at
+            LIMIT 1
+        ) AS a ON true
+        LEFT JOIN messages AS m ON m.id = f.message_id AND f.ended_at IS NULL
+        LEFT JOIN LATERAL (  -- the rows of an event that is about no entry of the log: in the queue, or in the log later on
+            SELECT array_agg(DISTINCT r.recipient) AS recipients, min(r.sender) AS sender, min(r.tenant) AS tenant,
+                (array_agg(r.metadata))[1] AS metadata, min(r.message_id_header) AS message_id_header,
+                min(r.submitted_by) AS submitted_by
+            FROM (
+                SELECT q.id, q.recipient, q.sender, q.tenant, q.metadata, NULL AS message_id_header, NULL AS submitted_by
+                FROM queue AS q WHERE q.message_id = f.message_id
+                UNION ALL
+                SELECT a.row_id, a.recipient, a.sender, a.tenant, a.metadata, a.message_id_header, a.submitted_by
+                FROM attempts AS a
+                WHERE a.message_id = f.message_id AND a.ended_at >= f.at - interval '1 hour'
+                    AND a.ended_at <= now() + interval '1 hour'
+            ) AS r
+            WHERE f.row_id IS NULL OR r.id = f.row_id
+        ) AS o ON f.ended_at IS NULL
+    ), shown AS MATERIALIZED (
+        SELECT * FROM known AS k
+        WHERE (events_read.viewer IS NULL OR k.submitted_by = events_read.viewer)
+            AND (events_read.tenant IS NULL OR k.tenant = events_read.tenant)
+        ORDER BY k.n LIMIT wanted
+    ), reached AS (
+        SELECT p.number, p.place FROM (SELECT count(*) AS number FROM looked) AS c, LATERAL (
+            (SELECT l.number, l.place FROM looked AS l WHERE c.number = looks ORDER BY l.n DESC LIMIT 1)
+            UNION ALL
+            (SELECT n.number, n.events FROM numbered AS n WHERE c.number < looks ORDER BY n.number DESC LIMIT 1)
+        ) AS p
+        WHERE (SELECT count(*) FROM shown) < wanted AND NOT EXISTS (
+            SELECT FROM shown AS s WHERE (s.number, s.place) = (p.number, p.place))
+    )
+    SELECT r.cursor, r.id, r.kind, r.at, r.message_id, r.row_id, r.document
+    FROM (
+        SELECT s.n, format('%s.%s.%s', history, s.number, s.place) AS cursor, i.id, s.kind, s.happened_at AS at,
+            s.message_id, s.row_id, jsonb_strip_nulls(jsonb_build_object(
+                'id', i.id, 'type', 'mail.' || s.kind, 'time', event_time(s.happened_at), 'message_id', s.message_id::text,
+                'recipient', s.recipient, 'recipients', s.recipients, 'sender', s.sender, 'tenant', nullif(s.tenant, ''),
+                'message_id_header', s.message_id_header, 'submitted_by', s.submitted_by, 'attempt', nullif(s.attempt, 0),
+                'code', CASE WHEN i.back THEN substring(s.returned FROM '^([245][0-9][0-9])( |$)')::integer
+                    ELSE nullif(s.code, 0) END,
+                'enhanced', CASE WHEN i.back THEN substring(s.returned FROM '^[0-9]{3} ([245][.][0-9]+[.][0-9]+)( |$)')
+                    ELSE nullif(s.enhanced, '') END,
+                'reply', CASE WHEN i.back THEN s.returned WHEN NOT i.ended THEN nullif(s.reply, '') END,
+                'class', CASE WHEN s.kind IN ('deferred', 'bounced', 'unknown', 'expired') THEN s.class END,
+                'host', nullif(s.host, ''),
+                'reason', CASE WHEN i.ended THEN nullif(s.reply, '') ELSE s.detail ->> 'reason' END, 'late', s.late))
+            -- apart, because nulls in metadata are the sender's
+            || CASE WHEN s.metadata <> '{}' THEN event_metadata(s.metadata) ELSE '{}' END AS document
+        FROM shown AS s, LATERAL (
+            SELECT format('%s-%s', s.commit, s.place) AS id, s.kind = 'bounced' AND s.detail IS NOT NULL AS back,
+                s.kind IN ('cancelled', 'expired', 'suppressed') AS ended OFFSET 0) AS i
+        UNION ALL
+        SELECT 9223372036854775807, format('%s.%s.%s', history, p.number, p.place), NULL, NULL, NULL, NULL, NULL, NULL
+        FROM reached AS p
+    ) AS r
+    ORDER BY r.n;
+END $$;
+COMMENT ON FUNCTION events_read IS
+    'The events behind a cursor in their order, at most so many; without a cursor from the first that is kept. Only of these '
+    'kinds, of mail that `viewer` submitted, of this tenant, with a number up to `upto`; null: all. A last row without an id '
+    'has the place that the call reached, if events there do not fit: read on from its cursor. No row: there is nothing behind '
+    'the cursor yet. Raises PG409 if events were lost or have expired.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION events_end', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION events_end', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION events_end', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION events_since', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION events_since', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION events_since', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION events_read', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION events_read', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION events_read', 'pgmta_reader', 'EXECUTE');

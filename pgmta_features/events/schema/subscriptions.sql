@@ -1,0 +1,193 @@
+-- Subscriptions: the triggers that write events are there while somebody has subscribed.
+
+CREATE TABLE event_subscriptions (
+    name text COLLATE "C" PRIMARY KEY CONSTRAINT event_subscriptions_name CHECK (name ~ '^[[:graph:]]{1,200}$'),
+    kind text NOT NULL CONSTRAINT event_subscriptions_kind CHECK (kind IN ('webhook', 'table', 'function', 'reader')),
+    created_at timestamptz NOT NULL DEFAULT now(),
+    created_by text NOT NULL DEFAULT acting(),
+    read_at timestamptz
+);
+COMMENT ON TABLE event_subscriptions IS
+    'Who wants events. Without any subscription no event is written. What each needs is in tables of its own.';
+COMMENT ON COLUMN event_subscriptions.name IS 'Its name: up to 200 visible characters.';
+COMMENT ON COLUMN event_subscriptions.kind IS
+    'webhook, table or function (of an application), or reader (of the HTTP API, or by SQL).';
+COMMENT ON COLUMN event_subscriptions.created_at IS 'When it was made: all events since then are there.';
+COMMENT ON COLUMN event_subscriptions.created_by IS 'Who made it.';
+COMMENT ON COLUMN event_subscriptions.read_at IS
+    'When the API last read for it, to the minute; null: never, or it reads by another way.';
+COMMENT ON CONSTRAINT event_subscriptions_name ON event_subscriptions IS 'Visible characters.';
+COMMENT ON CONSTRAINT event_subscriptions_kind ON event_subscriptions IS 'The four kinds.';
+
+-- The next two run with the rights of the owner and the search_path of whoever settles or submits, because SET search_path
+-- would take longer than they do: all names have their schema, of operators too, and they declare nothing.
+CREATE FUNCTION attempts_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    WITH stamp AS MATERIALIZED (
+        SELECT pg_catalog.nextval('pgmta.event_commit_ids') AS commit, pg_catalog.clock_timestamp() AS at
+    ), written AS (
+        INSERT INTO pgmta.mail_events (at, commit, place, kind, message_id, row_id, lease_token, ended_at)
+        SELECT s.at, s.commit, pg_catalog.row_number() OVER (),
+            CASE WHEN n.event OPERATOR(pg_catalog.=) 'failed' THEN 'bounced'
+                WHEN n.event OPERATOR(pg_catalog.=) 'deleted' THEN 'cancelled' ELSE n.event END,
+            n.message_id, n.row_id, n.lease_token, n.ended_at
+        FROM stamp AS s, added AS n RETURNING commit, at
+    )
+    INSERT INTO pgmta.event_commits (commit, at, events)
+    SELECT w.commit, w.at, pg_catalog.count(*) FROM written AS w GROUP BY w.commit, w.at;
+    IF FOUND THEN PERFORM pgmta.event_wake(); END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION attempts_events IS 'Writes an event for each new entry of the log.';
+
+CREATE FUNCTION messages_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    WITH stamp AS MATERIALIZED (
+        SELECT pg_catalog.nextval('pgmta.event_commit_ids') AS commit, pg_catalog.clock_timestamp() AS at
+    ), written AS (
+        INSERT INTO pgmta.mail_events (at, commit, place, kind, message_id)
+        SELECT s.at, s.commit, pg_catalog.row_number() OVER (), 'accepted', n.id FROM stamp AS s, added AS n RETURNING commit, at
+    )
+    INSERT INTO pgmta.event_commits (commit, at, events)
+    SELECT w.commit, w.at, pg_catalog.count(*) FROM written AS w GROUP BY w.commit, w.at;
+    IF FOUND THEN PERFORM pgmta.event_wake(); END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION messages_events IS 'Writes the event accepted for each new message.';
+
+CREATE FUNCTION attempts_later_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM event_put(k.kind, NEW.message_id, NEW.row_id, NEW.lease_token, NEW.ended_at, '{"later": true}')
+    FROM (VALUES ('delivered', NEW.event = 'delivered' AND OLD.event <> 'delivered'),
+        ('bounced', NEW.returned_at IS DISTINCT FROM OLD.returned_at),
+        ('complained', NEW.complained_at IS DISTINCT FROM OLD.complained_at)) AS k (kind, happened)
+    WHERE k.happened;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION attempts_later_events IS
+    'Writes the event of what became known after the outcome: the mail came back, its recipient complained, or an unknown '
+    'attempt delivered after all.';
+
+CREATE FUNCTION queue_held_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM event_put('held', NEW.message_id, NEW.id, NULL, NULL, jsonb_build_object('reason', NEW.hold_reason));
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION queue_held_events IS 'Writes the event of a row that was put on hold.';
+
+CREATE FUNCTION queue_released_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
+BEGIN
+    -- a row that is deleted, or goes to DELETE or REPORT, has another event
+    PERFORM event_put('released', OLD.message_id, OLD.id, NULL, NULL, NULL)
+    FROM queue AS q WHERE q.id = OLD.id AND q.status NOT IN ('HOLD', 'DELETE', 'REPORT');
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION queue_released_events IS 'Writes the event of a row that is on hold no more.';
+
+CREATE FUNCTION suppressions_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM event_put(NEW.reason, substring(NEW.source FROM 'message ([0-9]{1,18})$')::bigint, NULL, NULL, NULL,
+        jsonb_build_object('recipient', NEW.address, 'tenant', NEW.tenant, 'reason', NEW.source));
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION suppressions_events IS 'Writes the event of a recipient who unsubscribed or complained about some mail.';
+
+CREATE FUNCTION events_subscribe(name text, kind text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp
+    -- all that write mail wait behind the lock of a new trigger, and that lock for their transactions
+    SET lock_timeout = '0.2s' AS $$
+DECLARE
+    present event_subscriptions;
+BEGIN
+    PERFORM FROM mutexes AS m WHERE m.name = 'subscriptions of events' FOR UPDATE;
+    SELECT * INTO present FROM event_subscriptions AS s WHERE s.name = events_subscribe.name;
+    IF FOUND THEN
+        IF present.kind <> events_subscribe.kind THEN
+            RAISE EXCEPTION 'subscription % is a %', name, present.kind USING ERRCODE = 'unique_violation';
+        END IF;
+        PERFORM prove_earlier();
+        RETURN false;
+    END IF;
+    IF NOT EXISTS (SELECT FROM event_subscriptions) THEN PERFORM event_triggers_make(); END IF;
+    INSERT INTO event_subscriptions (name, kind) VALUES (events_subscribe.name, events_subscribe.kind);
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION events_subscribe IS
+    'Subscribes to events, and returns whether the subscription is new. From its commit on each outcome has its event. The '
+    'first one makes the triggers, and gives up after 0.2 s (lock_not_available) if open transactions have changed mail: '
+    'repeat it.';
+
+CREATE FUNCTION events_unsubscribe(name text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '0.2s' AS $$
+BEGIN
+    PERFORM FROM mutexes AS m WHERE m.name = 'subscriptions of events' FOR UPDATE;
+    DELETE FROM event_subscriptions AS s WHERE s.name = events_unsubscribe.name;
+    IF NOT FOUND THEN
+        PERFORM prove_earlier();
+        RETURN false;
+    END IF;
+    IF NOT EXISTS (SELECT FROM event_subscriptions) THEN PERFORM event_triggers_drop(); END IF;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION events_unsubscribe IS
+    'Ends a subscription, and returns whether there was one. The last one drops the triggers, and gives up as '
+    'events_subscribe() does. Events that were written stay for their time.';
+
+-- Made and dropped: PostgreSQL collects the rows for a transition table also if its trigger is disabled.
+CREATE FUNCTION event_triggers_make() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    CREATE TRIGGER messages_events AFTER INSERT ON messages REFERENCING NEW TABLE AS added
+        FOR EACH STATEMENT EXECUTE FUNCTION messages_events();
+    -- on the leaf: a row that moves between partitions fires triggers of INSERT and DELETE there, and none of UPDATE
+    CREATE TRIGGER queue_held_events AFTER INSERT ON queue_hold FOR EACH ROW
+        -- the outcome that put a row on hold has its own event
+        WHEN (NEW.report_kind IS NULL) EXECUTE FUNCTION queue_held_events();
+    CREATE TRIGGER queue_released_events AFTER DELETE ON queue_hold
+        FOR EACH ROW EXECUTE FUNCTION queue_released_events();
+    CREATE TRIGGER attempts_events AFTER INSERT ON attempts REFERENCING NEW TABLE AS added
+        FOR EACH STATEMENT EXECUTE FUNCTION attempts_events();
+    CREATE TRIGGER attempts_later_events AFTER UPDATE OF event, returned_at, complained_at ON attempts FOR EACH ROW
+        WHEN ((NEW.event, NEW.returned_at, NEW.complained_at) IS DISTINCT FROM (OLD.event, OLD.returned_at, OLD.complained_at))
+        EXECUTE FUNCTION attempts_later_events();
+    -- in a trigger of the log the complaint has its event already
+    CREATE TRIGGER suppressions_added_events AFTER INSERT ON suppressions FOR EACH ROW
+        WHEN (NEW.reason IN ('unsubscribed', 'complained') AND NEW.released_at IS NULL AND pg_trigger_depth() = 0
+            AND NEW.source ~ '^(unsubscribe link of )?(message [0-9]+|campaign [0-9]+ recipient [0-9]+)$')
+        EXECUTE FUNCTION suppressions_events();
+    CREATE TRIGGER suppressions_changed_events AFTER UPDATE OF at ON suppressions FOR EACH ROW
+        WHEN (NEW.reason IN ('unsubscribed', 'complained') AND NEW.released_at IS NULL AND pg_trigger_depth() = 0
+            AND NEW.source ~ '^(unsubscribe link of )?(message [0-9]+|campaign [0-9]+ recipient [0-9]+)$'
+            AND NEW.at <> OLD.at)
+        EXECUTE FUNCTION suppressions_events();
+    COMMENT ON TRIGGER messages_events ON messages IS 'Events of accepted messages.';
+    COMMENT ON TRIGGER queue_held_events ON queue_hold IS 'Events of rows that are put on hold.';
+    COMMENT ON TRIGGER queue_released_events ON queue_hold IS 'Events of rows that are released.';
+    COMMENT ON TRIGGER attempts_events ON attempts IS 'Events of outcomes.';
+    COMMENT ON TRIGGER attempts_later_events ON attempts IS 'Events of what became known after the outcome.';
+    COMMENT ON TRIGGER suppressions_added_events ON suppressions IS 'Events of recipients who unsubscribed or complained.';
+    COMMENT ON TRIGGER suppressions_changed_events ON suppressions IS 'The same for an address that was suppressed before.';
+END $$;
+COMMENT ON FUNCTION event_triggers_make IS 'Makes the triggers that write events.';
+
+CREATE FUNCTION event_triggers_drop() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    DROP TRIGGER messages_events ON messages;
+    DROP TRIGGER queue_held_events ON queue_hold;
+    DROP TRIGGER queue_released_events ON queue_hold;
+    DROP TRIGGER attempts_events ON attempts;
+    DROP TRIGGER attempts_later_events ON attempts;
+    DROP TRIGGER suppressions_added_events ON suppressions;
+    DROP TRIGGER suppressions_changed_events ON suppressions;
+END $$;
+COMMENT ON FUNCTION event_triggers_drop IS 'Drops them.';
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('event_subscriptions', 'pgmta_operator', 'SELECT'),
+    ('event_subscriptions', 'pgmta_reader', 'SELECT'),
+    ('event_subscriptions', 'pgmta_queued', 'SELECT'),
+    ('FUNCTION events_subscribe', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION events_unsubscribe', 'pgmta_operator', 'EXECUTE');

@@ -101,3 +101,4 @@ def process_name(host: str) -> str:
 SMTPD = DaemonRole("smtpd")
 QUEUED = DaemonRole("queued")
 WEB = DaemonRole("web")
+API = DaemonRole("api")

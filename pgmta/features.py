@@ -26,6 +26,7 @@ FEATURES: tuple[str, ...] = (
     "lifecycle",
     "callbacks",
     "events",
+    "http_api",
     "metrics",
 )
 """The folders of `pgmta_features` that are in use, each after those that it needs.
@@ -81,7 +82,7 @@ class Feature:
     settling: tuple[ImportPath, ...] = ()  # SettleCompanion
     explainers: tuple[ImportPath, ...] = ()  # Explainer
     waits_for: str = ""
-    routes: tuple[ImportPath, ...] = ()  # WebPart
+    routes: Mapping[str, ImportPath] = field(default_factory=dict)  # WebPart
     servers: Mapping[str, ImportPath] = field(default_factory=dict)  # returns a SideServer or None
     first_steps: tuple[ImportPath, ...] = ()  # FirstStep
     recipient_looks: tuple[ImportPath, ...] = ()  # makes a GroupedLook of Resources

@@ -4,6 +4,7 @@
 CREATE ROLE pgmta_smtpd;
 CREATE ROLE pgmta_queued;
 CREATE ROLE pgmta_web;
+CREATE ROLE pgmta_api;
 CREATE ROLE pgmta_operator;
 CREATE ROLE pgmta_reader;
 CREATE ROLE pgmta_submit;

@@ -8,6 +8,7 @@ psql -v ON_ERROR_STOP=1 -U "$POSTGRES_USER" -d "$POSTGRES_DB" \
 CREATE ROLE pgmta_smtpd;
 CREATE ROLE pgmta_queued;
 CREATE ROLE pgmta_web;
+CREATE ROLE pgmta_api;
 CREATE ROLE pgmta_operator;
 CREATE ROLE pgmta_reader;
 CREATE ROLE pgmta_submit;

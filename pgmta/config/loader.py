@@ -103,10 +103,11 @@ def _explain_all(
         if isinstance(inner, SectionError):
             _explain_all(inner.error, inner.model, lines, bad, (*begin, *path))
         else:
-            bad.add_key((*begin, *path), lines, _reason(detail, path, model))
+            bad.add_key((*begin, *path), lines, reason_of(detail, path, model))
 
 
-def _reason(detail: ErrorDetails, path: Key, model: type[BaseModel]) -> str:
+def reason_of(detail: ErrorDetails, path: Key, model: type[BaseModel]) -> str:
+    """Return what is wrong with a value at a path of a model, with the nearest valid word."""
     reason = detail["msg"].removeprefix("Value error, ")
     for subject in ("Input ", "List ", "String "):
         reason = reason.removeprefix(subject)

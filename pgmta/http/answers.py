@@ -60,7 +60,11 @@ class HttpAnswers:
 
     def fields(self, kind: str, headers: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the header fields of an answer that is made elsewhere."""
-        return {**self._headers, "Content-Type": kind, **(headers or {})}
+        return {"Content-Type": kind, **self.bare_fields(headers)}
+
+    def bare_fields(self, headers: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the header fields of an answer without a body."""
+        return {**self._headers, **(headers or {})}
 
     def problem(self, error: HttpError) -> web.Response:
         """Return an error for programs."""

@@ -172,6 +172,13 @@ class ServerConnection(RequestHandler):
         if self._kept:
             self._until = self._owner.now() + _ANSWER_TIMEOUT_S
 
+    def allow_time(self, seconds: float) -> None:
+        """Give the request and its answer so much time from now on.
+
+        Who takes a long body or gives a long answer calls it as that goes on.
+        """
+        self._until = self._owner.now() + seconds
+
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:

@@ -41,7 +41,8 @@ LOCK_TIMEOUT_S = 5.0
 _SHUT_OUT = """
 SELECT quote_ident(current_user), (
     SELECT min(rolname) FROM pg_roles
-    WHERE rolname = ANY ('{pgmta_operator,pgmta_reader,pgmta_queued,pgmta_smtpd,pgmta_web}')
+    WHERE rolname = ANY (
+        '{pgmta_operator,pgmta_reader,pgmta_queued,pgmta_smtpd,pgmta_web,pgmta_api}')
         AND pg_has_role(oid, 'USAGE'))
 WHERE NOT has_schema_privilege(to_regnamespace('pgmta'), 'USAGE')
 """

@@ -7,5 +7,5 @@ FEATURE = Feature(
     schema=("schema.sql",),
     sections={"web/callbacks": ".settings:CALLBACKS"},
     more_keys={"web/limits": ".settings:CallbackLimits"},
-    routes=(".routes:CALLBACKS",),
+    routes={"callbacks": ".routes:CALLBACKS"},
 )

@@ -25,5 +25,5 @@ FEATURE = Feature(
     config_checks=(".config:problems",),
     doctor_checks=(".account_checks:checks",),
     first_steps=(".first_step:STEP",),
-    routes=(".pages:PAGES",),
+    routes={"pages": ".pages:PAGES"},
 )

@@ -32,7 +32,7 @@ async def serve_queued(
     return server
 
 
-async def serve_web(site: Site, server: HttpServer) -> MetricsServer | None:
+async def serve_web(site: Site, servers: Sequence[HttpServer]) -> MetricsServer | None:
     """Return the server of `queued web` once it answers. Raises ConfigError."""
     settings = site.config.section(MetricsPage)
     if not settings.listen:
@@ -40,7 +40,7 @@ async def serve_web(site: Site, server: HttpServer) -> MetricsServer | None:
     from pgmta.metrics.metrics_server import MetricsServer
     from pgmta_features.metrics.web_page import WebPage
 
-    page = WebPage(site, server)
+    page = WebPage(site, servers)
     found = MetricsServer("queued web", settings, page.scrape, site.readiness.problem)
     await found.start()
     return found

@@ -17,7 +17,7 @@ FEATURE = Feature(
     },
     sections={"suppressions": ".config:Suppressions"},
     settling=(".bounces:SETTLING", ".bounces:SOFT_SETTLING"),
-    routes=(".pages:PAGES",),
+    routes={"pages": ".pages:PAGES"},
     doctor_checks=(".doctor_check:checks",),
     explainers=(".explainer:EXPLAINER",),
     process_parts=(".watch:add_watch", ".bounces:add_settings"),

@@ -14,7 +14,6 @@ from pgmta import logs
 from pgmta.command import attached_option, config_option, print_line, reporting, version_option
 from pgmta.config.loader import load, mistakes
 from pgmta.console.error_lines import ErrorLines
-from pgmta.daemon_role import WEB
 from pgmta.postgres.faults import one_line
 from pgmta.service import Signals
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 @version_option("queued web")
 @reporting
 def web(config: Path, only_check: bool, attached: bool) -> None:
-    """Serve pages and endpoints of tokens, and callbacks of providers, until SIGTERM.
+    """Serve pages of tokens, callbacks of providers and the HTTP API, until SIGTERM.
 
     SIGHUP reads the file and its keys again. `environment`, `listen`, `connections` and `log` need
     a restart.
@@ -43,8 +42,8 @@ def web(config: Path, only_check: bool, attached: bool) -> None:
     if only_check:
         _check(config, settings)
         return
-    logs.configure(settings.log, daemon=WEB.name)
-    uri = WEB.resolve(settings.environment)
+    logs.configure(settings.log, daemon=settings.role.name)
+    uri = settings.role.resolve(settings.environment)
     uvloop.run(_run(config, settings, uri, attached=attached))
 
 
@@ -53,12 +52,12 @@ def _check(path: Path, settings: WebConfig) -> None:
 
     async def check(link: Link, _: str) -> None:
         try:
-            for part in parts():
+            for _, part in parts(settings):
                 await part.check(link)
         except psycopg.errors.InsufficientPrivilege as error:
             raise mistakes(path, [(("environment", "database", "uri"), one_line(error))]) from None
 
-    reason = asyncio.run(WEB.unchecked(path, settings.environment, check))
+    reason = asyncio.run(settings.role.unchecked(path, settings.environment, check))
     for warning in warnings_about(settings):
         print_line(f"warning: {path}: {warning}", err=True)
     if reason:

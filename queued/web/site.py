@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from pgmta.compose.token import KeyRings
-from pgmta.daemon_role import WEB
 from pgmta.http.answers import HTML_TYPE, JSON_TYPE, HttpAnswers, HttpError
 from pgmta.http.route import HttpLimits, Route
 from pgmta.http.server_connection import connection_of
@@ -25,7 +24,7 @@ from queued.web.pages import Pages, stylesheet
 from queued.web.readiness import Readiness
 from queued.web.refusals import PageError
 from queued.web.site_figures import SiteFigures
-from queued.web.web_config import WebConfig
+from queued.web.web_config import PAGES, Audience, WebConfig
 
 _CSS_TYPE = "text/css; charset=utf-8"
 _DATABASE_CONNECTIONS = 4  # that consume tokens
@@ -57,7 +56,7 @@ async def _fits(_: Link) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPart:
-    """A feature's part of `queued web`.
+    """A feature's part of `queued web`, which the listeners of its audience serve.
 
     `begin` returns what a process serves. `is_used` says whether a configuration has anything for
     it, and `warnings` returns notes about that for the operator. `check` looks whether a login may
@@ -78,8 +77,8 @@ class Site:
     Its parts have their routes, and share the rest: `config` is the present configuration.
     """
 
-    def __init__(self, config: WebConfig, uri: str, parts: Sequence[WebPart]) -> None:
-        self.resources = Resources(uri, WEB.name)
+    def __init__(self, config: WebConfig, uri: str, parts: Sequence[tuple[str, WebPart]]) -> None:
+        self.resources = Resources(uri, config.role.name)
         self.schema = Schema()
         self.clients = Clients(config)
         self.tokens = LinkPool(self.resources, "tokens", _DATABASE_CONNECTIONS)
@@ -87,8 +86,9 @@ class Site:
         self.figures = SiteFigures()
         """The responses so far."""
         self._style = stylesheet()
-        self._pages = Pages(part.folder for part in parts if part.folder)
-        self._parts = [(part, part.begin(self)) for part in parts]
+        self._pages = Pages(part.folder for _, part in parts if part.folder)
+        served = config.audiences
+        self._parts = [(name, part, part.begin(self)) for name, part in parts if name in served]
         self.readiness = Readiness(self.tokens, self.schema)
         self.configure(config)
 
@@ -99,24 +99,38 @@ class Site:
         """The keys of tokens."""
         self.clients.configure(config)
         self.readiness.parts = [
-            served.problem for part, served in self._parts if part.is_used(config)
+            served.problem for _, part, served in self._parts if part.is_used(config)
         ]
         self.base = urlsplit(config.public.url).path
         """The path of public.url, which a proxy may take away."""
-        routes = [
-            Route("GET", "/healthy", self._healthy),
-            Route("GET", "/ready", self._ready),
-            Route("GET", "/style.css", self._stylesheet, page=True),
-        ]
-        routes += [route for _, served in self._parts for route in served.routes()]
         self.answers = HttpAnswers(_headers(config.public.url))
         bounds = HttpLimits(
             _MAX_CONNECTIONS, limits.request, _IDLE_S, limits.body, limits.address_connections
         )
-        self.served = HttpSite(
-            routes, bounds, self.answers, self.base, self._page_of, count=self.figures.count
+        routes = [(name, served.routes()) for name, _, served in self._parts]
+        self.served = {
+            each.audience: self._site_of(each.audience, routes, bounds) for each in config.listen
+        }
+        """What the listeners of each audience serve."""
+
+    def _site_of(
+        self, audience: Audience, routes: Sequence[tuple[str, Sequence[Route]]], bounds: HttpLimits
+    ) -> HttpSite:
+        own = [
+            Route("GET", "/healthy", self._healthy),
+            Route("GET", "/ready", self._ready),
+        ]
+        pages = PAGES in audience
+        if pages:
+            own.append(Route("GET", "/style.css", self._stylesheet, page=True))
+        return HttpSite(
+            [*own, *(each for name, some in routes if name in audience for each in some)],
+            bounds,
+            self.answers,
+            self.base,
+            self._page_of if pages else None,
+            count=self.figures.count,
         )
-        """What the listeners serve."""
 
     def client_of(self, request: web.Request) -> str:
         """Return the address of a client, which may be behind proxies."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+import ipaddress
+from typing import Annotated, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
     field_validator,
+    model_validator,
 )
 
 from pgmta.config.environment import Environment, Log, environment_field
@@ -20,9 +22,25 @@ from pgmta.config.types import (
     Section,
     Size,
     Whole,
+    hint,
     parse_listen_address,
 )
 from pgmta.config.urls import parse_public_url
+from pgmta.daemon_role import API as API_DAEMON
+from pgmta.daemon_role import WEB, DaemonRole
+from pgmta.features import import_paths
+
+PAGES, API = "pages", "api"
+
+type Audience = frozenset[str]
+"""What a listener serves."""
+
+
+def _audience(word: str) -> str:
+    known = sorted({PAGES} | {name for _, name, _ in import_paths("routes")})
+    if word not in known:
+        raise ValueError(f"unknown; {hint(word, known)}")
+    return word
 
 
 class WebListener(Section):
@@ -34,6 +52,16 @@ class WebListener(Section):
         default="127.0.0.1", description="IP address; 0.0.0.0 or :: for all"
     )
     port: Whole = Field(default=2581, ge=1, le=65535, description="TCP port")
+    serves: list[Annotated[str, AfterValidator(_audience)]] = Field(
+        default=[PAGES, "callbacks"],
+        min_length=1,
+        description="pages of tokens, callbacks of providers, and api: the HTTP API",
+    )
+
+    @property
+    def audience(self) -> Audience:
+        """What it serves."""
+        return frozenset(self.serves)
 
 
 class Public(Section):
@@ -80,6 +108,27 @@ class WebConfig(JoinedFile):
     limits: WebLimits = Field(default=WebLimits())
     log: Log = Field(default=Log())
 
+    @property
+    def audiences(self) -> Audience:
+        """What some listener serves."""
+        return frozenset().union(*(each.audience for each in self.listen))
+
+    @property
+    def role(self) -> DaemonRole:
+        """The kind of this process, which its login fits: of the API alone, or of pages too."""
+        return API_DAEMON if self.audiences == {API} else WEB
+
+    @model_validator(mode="after")
+    def _protected(self) -> Self:
+        """Refuse an API that gets keys over a network without TLS."""
+        for place, each in enumerate(self.listen):
+            if API in each.serves and not (self.proxies or _is_loopback(each.address)):
+                raise ValueError(
+                    f"listen.{place}.address: the API listens on {each.address} without TLS: name "
+                    "the proxies that have it in `proxies`, or listen on 127.0.0.1"
+                )
+        return self
+
     @field_validator("listen")
     @classmethod
     def _distinct(cls, listen: list[WebListener]) -> list[WebListener]:
@@ -88,6 +137,10 @@ class WebConfig(JoinedFile):
             if places.count((address, port)) > 1:
                 raise ValueError(f"{address}, port {port}, is listed twice")
         return listen
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
 
 
 def whole_web_config() -> type[WebConfig]:

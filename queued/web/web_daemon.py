@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 
 from pgmta.config.joined import lasting_sections
-from pgmta.daemon_role import WEB
 from pgmta.errors import ConfigError
 from pgmta.features import begin_servers
 from pgmta.http.server import HttpServer, bind
@@ -19,7 +18,7 @@ from queued.web.site_parts import parts, warnings_about
 from queued.web.web_config import WebConfig, WebListener
 
 _END_TIMEOUT_S = 5.0  # for answers that are due when the process ends
-_READY_TEXT = "serves pages of tokens"
+_READY_TEXT = "serves its listeners"
 
 log = get("web")
 
@@ -35,8 +34,10 @@ class WebDaemon:
     ) -> None:
         self._reread = reread
         self._signals = signals
-        self._site = Site(config, uri, parts())
-        self._server = HttpServer("web", self._site.clients.unit_of)
+        self._site = Site(config, uri, parts(config))
+        self._servers = {
+            each: HttpServer("web", self._site.clients.unit_of) for each in self._site.served
+        }
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then answer the last requests.
@@ -49,24 +50,26 @@ class WebDaemon:
             return
         for warning in warnings_about(self._site.config):
             log.warning("configuration", reason=warning)
-        sockets = [_bind(place) for place in self._site.config.listen]
+        sockets = [(place.audience, _bind(place)) for place in self._site.config.listen]
         link = self._site.resources.link("heartbeat")
-        heartbeat = WEB.heartbeat(link, self._site.schema, host)
+        heartbeat = self._site.config.role.heartbeat(link, self._site.schema, host)
         manager = ServiceManager()
         beat = partial(heartbeat.run, lambda: None, asyncio.Event())
         parts = [
             start_part("watchdog", manager.keep_watch),
             start_part("heartbeat", beat, signals.stop),
         ]
-        await self._server.serve(self._site.served)
-        for each in sockets:
-            await self._server.listen(each)
-        servers = await begin_servers("web", self._site, self._server)
+        await self._serve()
+        for audience, bound in sockets:
+            await self._servers[audience].listen(bound)
+        servers = await begin_servers("web", self._site, [*self._servers.values()])
         tune_memory()
         manager.ready(_READY_TEXT)
         log.info(
-            "ready", listen=[f"{each.address} {each.port}" for each in self._site.config.listen]
-        )
+            "ready",
+            listen=[f"{each.address} {each.port} {' '.join(each.serves)}"
+                    for each in self._site.config.listen],
+        )  # fmt: skip
         while not signals.stop.is_set():
             await first(signals.stop, signals.reload)
             if signals.reload.is_set():
@@ -77,7 +80,7 @@ class WebDaemon:
         manager.stopping()
         for server in servers:
             server.begin_stop()
-        await self._server.stop(_END_TIMEOUT_S)
+        await asyncio.gather(*(each.stop(_END_TIMEOUT_S) for each in self._servers.values()))
         failed = [task for task in parts if task.done() and not task.cancelled()]
         for task in parts:
             task.cancel()
@@ -89,6 +92,10 @@ class WebDaemon:
         log.info("stopped")
         for task in failed:
             task.result()
+
+    async def _serve(self) -> None:
+        for audience, server in self._servers.items():
+            await server.serve(self._site.served[audience])
 
     async def _reload(self) -> None:
         try:
@@ -111,7 +118,7 @@ class WebDaemon:
             log.warning("configuration", reason=warning)
         try:
             self._site.configure(config)
-            await self._server.serve(self._site.served)
+            await self._serve()
         except Exception as error:  # a defect; the next SIGHUP may bring a better file
             log.critical("configuration is in use in part", exc_info=error)
             return

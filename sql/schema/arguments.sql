@@ -218,7 +218,7 @@ COMMENT ON FUNCTION submit_scope IS
 
 CREATE FUNCTION submit_exempt(given jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'pgmta_operator' AND pg_has_role(acting(), r.oid, 'MEMBER')) THEN
+    IF NOT acting_in(to_regrole('pgmta_operator')) THEN
         PERFORM submit_refuse('metadata', 'only operators may give _exempt', NULL,
             'It sends mail to a suppressed address: a right of pgmta_operator.');
     END IF;

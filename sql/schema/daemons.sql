@@ -12,7 +12,7 @@ CREATE TABLE daemons (
 );
 COMMENT ON TABLE daemons IS 'Processes of queued, smtpd and queued web that run, by their heartbeat.';
 COMMENT ON COLUMN daemons.process IS 'hostname:pid:random; workers.owner of a queued.';
-COMMENT ON COLUMN daemons.program IS 'queued, smtpd or web.';
+COMMENT ON COLUMN daemons.program IS 'queued, smtpd, web or api.';
 COMMENT ON COLUMN daemons.host IS 'environment.hostname of its configuration.';
 COMMENT ON COLUMN daemons.pid IS 'Process id; of smtpd, the serving process.';
 COMMENT ON COLUMN daemons.version IS 'Version of the program.';
@@ -124,6 +124,7 @@ COMMENT ON COLUMN worker_overview.handled IS 'Rows since its start.';
 INSERT INTO rights (object, role, privileges) VALUES
     ('daemons', 'pgmta_smtpd', 'SELECT, INSERT, UPDATE, DELETE'),
     ('daemons', 'pgmta_web', 'SELECT, INSERT, UPDATE, DELETE'),
+    ('daemons', 'pgmta_api', 'SELECT, INSERT, UPDATE, DELETE'),
     ('daemons', 'pgmta_queued', 'SELECT, INSERT, UPDATE, DELETE'),
     ('daemons', 'pgmta_operator', 'SELECT'),
     ('daemons', 'pgmta_reader', 'SELECT'),
@@ -133,6 +134,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('database_clock', 'pgmta_queued', 'SELECT, UPDATE (seen_at)'),
     ('schema_migrations', 'pgmta_smtpd', 'SELECT'),
     ('schema_migrations', 'pgmta_web', 'SELECT'),
+    ('schema_migrations', 'pgmta_api', 'SELECT'),
     ('schema_migrations', 'pgmta_queued', 'SELECT'),
     ('schema_migrations', 'pgmta_operator', 'SELECT'),
     ('schema_migrations', 'pgmta_reader', 'SELECT'),

@@ -9,11 +9,27 @@ COMMENT ON FUNCTION notify_channel IS
     'Notifies a channel at the commit, unless PostgreSQL''s queue of notifications is nearly full: then the transaction '
     'would fail. Those who listen poll as well.';
 
+-- apart from acting(), because PostgreSQL puts only an expression without a subquery into that of the caller
+CREATE FUNCTION acting_key(key text) RETURNS name STABLE PARALLEL SAFE
+RETURN CASE WHEN key LIKE 'key:_%' AND octet_length(key) <= 63 AND (
+    pg_has_role(session_user, to_regrole('pgmta_api'), 'MEMBER')
+    OR pg_has_role(session_user, (SELECT nspowner FROM pg_namespace WHERE nspname = 'pgmta'), 'MEMBER')
+) THEN key::name END;
+COMMENT ON FUNCTION acting_key IS
+    'The identity of a key of the HTTP API, if this login may act for keys: a member of pgmta_api, or the owner. Else null.';
+
 CREATE FUNCTION acting() RETURNS name STABLE PARALLEL SAFE
-RETURN coalesce(nullif(current_setting('role'), 'none'), session_user)::name;
+RETURN coalesce(CASE WHEN current_setting('pgmta.acting', true) <> '' THEN acting_key(current_setting('pgmta.acting', true)) END,
+    nullif(current_setting('role'), 'none'), session_user)::name;
 COMMENT ON FUNCTION acting IS
-    'The role for which this session acts: that of SET ROLE, else its login. A function with the rights of its owner '
-    'changes current_user and not this, and nobody can set a role in which he is no member.';
+    'For whom this session acts: the key of the HTTP API that the setting pgmta.acting names (key:NAME), else the role of SET '
+    'ROLE, else the login. A function with the rights of its owner changes current_user and not this, nobody can set a role in '
+    'which he is no member, and only members of pgmta_api and the owner act for keys.';
+
+CREATE FUNCTION acting_in(role oid) RETURNS boolean STABLE PARALLEL SAFE
+-- a key is in no role, whatever roles there are
+RETURN CASE WHEN acting() LIKE 'key:%' THEN false ELSE coalesce(pg_has_role(acting(), role, 'MEMBER'), false) END;
+COMMENT ON FUNCTION acting_in IS 'Whether acting() is in a role. A key of the HTTP API is in none.';
 
 CREATE SEQUENCE queue_ids;
 COMMENT ON SEQUENCE queue_ids IS
@@ -376,7 +392,9 @@ COMMENT ON COLUMN rights.privileges IS 'As in GRANT, such as SELECT, UPDATE (hos
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION notify_channel', 'PUBLIC', 'EXECUTE'),
+    ('FUNCTION acting_key', 'PUBLIC', 'EXECUTE'),
     ('FUNCTION acting', 'PUBLIC', 'EXECUTE'),
+    ('FUNCTION acting_in', 'PUBLIC', 'EXECUTE'),
     -- queued watches the sequence of the rows
     ('SEQUENCE queue_ids', 'pgmta_queued', 'SELECT'),
     ('SEQUENCE queue_ids', 'pgmta_operator', 'SELECT'),

@@ -75,13 +75,19 @@ COMMENT ON FUNCTION missing_rights IS
     'schema gives them. A role that does not exist has one row with nulls.';
 INSERT INTO rights VALUES ('FUNCTION missing_rights', 'PUBLIC', 'EXECUTE');
 
+-- A key of the HTTP API submits as a login of pgmta_submit does.
+INSERT INTO rights (object, role, privileges)
+SELECT object, 'pgmta_api', privileges FROM rights AS r
+WHERE r.role = 'pgmta_submit' AND NOT EXISTS (
+    SELECT FROM rights AS has WHERE has.object = r.object AND has.role = 'pgmta_api' AND has.privileges = r.privileges);
+
 -- Roles belong to the cluster, so another database may have made them. Not each login may make roles.
 DO $$
 DECLARE
     name text;
     missing text[];
 BEGIN
-    FOREACH name IN ARRAY '{pgmta_smtpd,pgmta_queued,pgmta_operator,pgmta_reader,pgmta_submit,pgmta_web}'::text[] LOOP
+    FOREACH name IN ARRAY '{pgmta_smtpd,pgmta_queued,pgmta_operator,pgmta_reader,pgmta_submit,pgmta_web,pgmta_api}'::text[] LOOP
         BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', name);
         EXCEPTION WHEN duplicate_object OR unique_violation OR insufficient_privilege THEN

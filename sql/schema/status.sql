@@ -2,10 +2,11 @@
 
 CREATE FUNCTION sees_all_mail(cancelling boolean DEFAULT false, role name DEFAULT acting()) RETURNS boolean
     LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT pg_has_role(role, c.relowner, 'MEMBER') OR EXISTS (
-        SELECT FROM pg_roles AS r
-        WHERE (r.rolname = 'pgmta_operator' OR r.rolname = 'pgmta_reader' AND NOT cancelling)
-            AND pg_has_role(role, r.oid, 'MEMBER'))
+    SELECT CASE WHEN role LIKE 'key:%' THEN false  -- it is no role
+        ELSE pg_has_role(role, c.relowner, 'MEMBER') OR EXISTS (
+            SELECT FROM pg_roles AS r
+            WHERE (r.rolname = 'pgmta_operator' OR r.rolname = 'pgmta_reader' AND NOT cancelling)
+                AND pg_has_role(role, r.oid, 'MEMBER')) END
     FROM pg_class AS c WHERE c.oid = 'messages'::regclass
 $$;
 COMMENT ON FUNCTION sees_all_mail IS
@@ -212,8 +213,8 @@ DECLARE
     flying bigint[];
     waiting bigint[];
     stopped integer;
-    -- with the login if SET ROLE has changed the role, because a role may be a group of operators
-    who text := concat_ws(' as ', nullif(session_user, acting()), acting());
+    -- with the login if SET ROLE has changed the role, because a role may be a group of operators; a key is nobody else
+    who text := concat_ws(' as ', CASE WHEN acting() NOT LIKE 'key:%' THEN nullif(session_user, acting()) END, acting());
 BEGIN
     FOR chance IN 1 .. chances LOOP
         BEGIN

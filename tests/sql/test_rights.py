@@ -17,7 +17,7 @@ from pgmta.store.admin.migrate import migrate
 from tests.support.database import data_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "rights.md"
-ROLES = ("smtpd", "queued", "operator", "reader", "submit", "web")
+ROLES = ("smtpd", "queued", "operator", "reader", "submit", "web", "api")
 STRANGER = "pgmta_test_stranger"
 
 RELATIONS = """

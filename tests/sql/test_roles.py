@@ -41,6 +41,7 @@ from tests.support.users import add_user, secret
 
 ROLES = (
     "pgmta_smtpd", "pgmta_queued", "pgmta_operator", "pgmta_reader", "pgmta_submit", "pgmta_web",
+    "pgmta_api",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 from urllib.parse import urlencode
 
 import psycopg
@@ -53,6 +53,7 @@ class Web(Daemon):
 
     module = "queued"
     command = "web"
+    audience: ClassVar[Config] = {}
 
     def __init__(
         self, folder: Path, name: str, uri: str, changes: Config, more: Environment = NOTHING
@@ -61,7 +62,7 @@ class Web(Daemon):
         self.url = f"http://127.0.0.1:{self.port}"
         base = {
             "environment": {"hostname": HOSTNAME, "database": {"uri": uri}},
-            "listen": [{"address": "127.0.0.1", "port": self.port}],
+            "listen": [{"address": "127.0.0.1", "port": self.port, **self.audience}],
             "public": {"url": self.url},
             "tokens": write_keys(folder),
             "log": {"format": "json"},

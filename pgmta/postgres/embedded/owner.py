@@ -26,7 +26,7 @@ from pgmta.postgres.embedded.folders import hold, make_parents
 from pgmta.postgres.embedded.programs import tool
 from pgmta.service import ServiceManager, Signals, first
 
-_DAEMON_ROLES = ("pgmta_smtpd", "pgmta_queued", "pgmta_web")
+_DAEMON_ROLES = ("pgmta_smtpd", "pgmta_queued", "pgmta_web", "pgmta_api")
 _LOOK_INTERVAL_S = 0.5  # at a server whose end the system does not report
 _RESTART_PAUSE_S = 1.0  # before another try to start a server that died
 _REPORT_INTERVAL_S = 60.0  # for lines that the server does not start

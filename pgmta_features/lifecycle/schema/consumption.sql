@@ -106,7 +106,7 @@ DECLARE
     found actions := (SELECT a FROM actions AS a WHERE a.name = ask_action.name);
 BEGIN
     IF found.name IS NULL THEN PERFORM action_unknown(name); END IF;
-    IF NOT pg_has_role(pgmta.acting(), found.asker, 'MEMBER') THEN
+    IF found.asker IS NOT NULL AND NOT pgmta.acting_in(to_regrole(quote_ident(found.asker))) THEN
         RAISE EXCEPTION 'action %: % is no member of %', found.name, pgmta.acting(), found.asker
             USING ERRCODE = 'insufficient_privilege';
     END IF;

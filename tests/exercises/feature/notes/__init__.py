@@ -10,5 +10,5 @@ FEATURE = Feature(
     sections={"notes": ".config:Notes", "web/notes": ".config:NotesPage"},
     more_keys={"retention": ".config:NotesRetention"},
     config_checks=(".config:problems",),
-    routes=(".page:PAGE",),
+    routes={"pages": ".page:PAGE"},
 )

@@ -1,0 +1,10 @@
+"""The HTTP API: mail by JSON, and what became of it (docs/programs/http.md)."""
+
+from pgmta.features import Feature
+
+FEATURE = Feature(
+    needs=("events",),
+    schema=("schema/keys.sql",),
+    more_keys={"web/limits": ".config:ApiLimits"},
+    routes={"api": ".routes:API"},
+)

@@ -1,0 +1,34 @@
+"""Who asks: a key of the API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+ANY_TENANT = "*"
+"""The tenant of a key that may name any tenant in its requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A key whose secret was proven.
+
+    `senders` are addresses and domains (`@example.org`) that sender and From of its mail have.
+    `sees` is own, tenant or all.
+    """
+
+    name: str
+    tenant: str
+    scopes: frozenset[str]
+    senders: tuple[str, ...]
+    sees: str
+    expires_at: datetime | None = None
+
+    @property
+    def acting(self) -> str:
+        """Its identity in the database, as acting() returns it."""
+        return f"key:{self.name}"
+
+    def has(self, scope: str) -> bool:
+        """Return whether it may do what needs this scope; '' needs none."""
+        return not scope or scope in self.scopes

@@ -1,0 +1,190 @@
+"""What a client sends, checked strictly: JSON (RFC 8259) within bounds, then its model."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from pgmta.config.loader import reason_of
+from pgmta_features.http_api.problem import Problem, pointer_of
+
+MAX_DEPTH = 32
+"""Arrays and objects within each other."""
+
+_MAX_ERRORS = 20  # that an answer names
+_MAX_WORD_CHARACTERS = 100  # of an unknown key
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_INNERMOST = re.compile(rb"\[\]|\{\}")
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STRANGE = re.compile("[\0\ud800-\udfff]")
+_STRANGE_ESCAPE = re.compile(rb"\\u(?:[dD][89a-fA-F]|0000)")
+
+type Path = tuple[str | int, ...]
+
+
+class _Doubled(dict[str, Any]):
+    """An object with a key that it has twice."""
+
+    key = ""
+
+
+def read_json(octets: bytes) -> Any:
+    """Return the value of a JSON text. Raises Problem, with the place where that is known.
+
+    Refused are: other encodings than UTF-8, more than MAX_DEPTH levels, a key twice in an object,
+    numbers beyond a double, NaN, lone surrogates, and NUL, which PostgreSQL can't store.
+    """
+    doubled = False
+
+    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal doubled
+        found = dict(pairs)
+        if len(found) == len(pairs):
+            return found
+        doubled = True
+        marked, counts = _Doubled(found), Counter(key for key, _ in pairs)
+        marked.key = next(key for key in counts if counts[key] > 1)
+        return marked
+
+    try:
+        text = octets.decode()
+        value = json.loads(
+            text, object_pairs_hook=object_of, parse_float=_finite, parse_constant=_no_number
+        )
+    except UnicodeDecodeError as error:
+        raise _malformed(f"octet {error.start} is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise _malformed(f"line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:  # a number
+        raise _malformed(str(error).partition(":")[0]) from None
+    if _deep(octets):
+        raise _too_deep()
+    if doubled:
+        for path, each in _walk(value):
+            if isinstance(each, _Doubled):
+                raise Problem(400, "not-json", f"The object has the key {_shown(each.key)} twice.",
+                              pointer=pointer_of(*path, each.key))  # fmt: skip
+    if _STRANGE_ESCAPE.search(octets):
+        _refuse_strange(value)
+    return value
+
+
+def checked_body[M: BaseModel](value: Any, model: type[M]) -> M:
+    """Return a body as its model. Raises Problem with a pointer for each mistake."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise invalid(error, model, value) from None
+
+
+def checked_query[M: BaseModel](fields: Mapping[str, str], model: type[M]) -> M:
+    """Return the parameters of a query as their model. Raises Problem."""
+    try:
+        return model.model_validate_strings(fields)
+    except ValidationError as error:
+        found = [
+            {
+                "parameter": str(each["loc"][0]) if each["loc"] else "",
+                "detail": _detail(each, model),
+            }
+            for each in error.errors(include_url=False, include_context=True)[:_MAX_ERRORS]
+        ]
+        first = found[0]
+        detail = (
+            f"{first['parameter']}: {first['detail']}" if first["parameter"] else first["detail"]
+        )
+        raise Problem(400, "invalid", detail, errors=found) from None
+
+
+def invalid(
+    error: ValidationError, model: type[BaseModel], value: Any, begin: Path = ()
+) -> Problem:
+    """Return the problem of a value that does not fit its model, and is at `begin` of the body."""
+    found = []
+    for each in error.errors(include_url=False)[:_MAX_ERRORS]:
+        path = _path_in(value, each["loc"])
+        found.append({"pointer": pointer_of(*begin, *path), "detail": _detail(each, model)})
+    first = found[0]
+    name = first["pointer"].removeprefix("/").replace("/", ".")
+    detail = f"{name}: {first['detail']}" if name else first["detail"]
+    return Problem(422, "invalid", detail, pointer=first["pointer"], errors=found)
+
+
+def _detail(error: ErrorDetails, model: type[BaseModel]) -> str:
+    reason = reason_of(error, error["loc"], model)
+    return reason[:1].upper() + reason[1:] + ("" if reason.endswith(("?", ".")) else ".")
+
+
+def _path_in(value: Any, loc: Path) -> Path:
+    """Return the place of an error in the value: pydantic also names members of unions."""
+    path: list[str | int] = []
+    for place, part in enumerate(loc):
+        if isinstance(value, dict) and (part in value or place == len(loc) - 1):
+            path.append(part)
+            value = value.get(str(part))
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            path.append(part)
+            value = value[part]
+    return tuple(path)
+
+
+def _deep(octets: bytes) -> bool:
+    """Return whether a JSON text has more than MAX_DEPTH levels."""
+    if octets.count(b"[") + octets.count(b"{") <= MAX_DEPTH:
+        return False
+    brackets = _STRING.sub(b"", octets).translate(None, _NOT_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        if not (brackets := _INNERMOST.sub(b"", brackets)):
+            return False
+    return bool(brackets)
+
+
+def _walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield each value with its place, the outer ones first."""
+    yield path, value
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _walk(each, (*path, key))
+    elif isinstance(value, list):
+        for place, each in enumerate(value):
+            yield from _walk(each, (*path, place))
+
+
+def _refuse_strange(value: Any) -> None:
+    for path, each in _walk(value):
+        # a strange key is not repeated: the pointer is that of its object
+        texts = each if isinstance(each, dict) else [each] if isinstance(each, str) else []
+        if any(_STRANGE.search(text) for text in texts):
+            detail = "A text has NUL or half of a surrogate pair."
+            raise Problem(422, "invalid", detail, pointer=pointer_of(*path))
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError("a number is too large")
+    return number
+
+
+def _no_number(_: str) -> NoReturn:
+    raise ValueError("NaN and Infinity are no numbers of JSON")
+
+
+def _malformed(reason: str) -> Problem:
+    return Problem(400, "not-json", f"The body is not JSON: {reason}.")
+
+
+def _too_deep() -> Problem:
+    return Problem(400, "not-json", f"The body has more than {MAX_DEPTH} levels.")
+
+
+def _shown(word: str) -> str:
+    return json.dumps(word[:_MAX_WORD_CHARACTERS])

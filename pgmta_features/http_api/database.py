@@ -1,0 +1,153 @@
+"""The database for the API: each transaction acts for the key of its request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from pgmta.errors import StoreUnavailable, SubmissionError, Undecided
+from pgmta.postgres import faults
+from pgmta.postgres.link import Link
+from pgmta.postgres.link_connection import LinkConnection
+from pgmta.postgres.resources import Resources
+from pgmta.store.changes.sql_interface import refused
+from pgmta.store.schema import Schema
+from pgmta_features.http_api.caller import Caller
+from pgmta_features.http_api.problem import Problem, away, pointer_of
+
+STATEMENT_TIMEOUT_S = 2.0
+"""For a statement, unless its caller says otherwise."""
+
+_LOCK_TIMEOUT_S = 1.0
+_WAIT_TIMEOUT_S = 5.0  # for a free connection
+_RETRY_S = 2  # for a client whose request met a lock or took too long
+_BEGIN = (
+    "SELECT set_config('pgmta.acting', %(acting)s, true),"
+    " set_config('statement_timeout', %(statement_ms)s, true),"
+    " set_config('lock_timeout', %(lock_ms)s, true)"
+)
+_IN_JSON = {"from_": "from"}
+
+
+class ApiSession:
+    """A transaction that acts for a key. Rows are mappings by column."""
+
+    def __init__(self, connection: LinkConnection, pipeline: psycopg.AsyncPipeline) -> None:
+        self._connection = connection
+        self._pipeline = pipeline
+
+    async def rows(
+        self, sql: bytes | str, params: Mapping[str, Any] | Sequence[Any] = ()
+    ) -> list[dict[str, Any]]:
+        """Run a statement and return its rows. Raises psycopg.Error."""
+        cursor = self._connection.cursor(binary=True, row_factory=dict_row)
+        text = sql.encode() if isinstance(sql, str) else bytes(sql)
+        await cursor.execute(text, params, prepare=True)
+        await self._pipeline.sync()
+        return await cursor.fetchall() if cursor.description else []
+
+    async def row(
+        self, sql: bytes | str, params: Mapping[str, Any] | Sequence[Any] = ()
+    ) -> dict[str, Any] | None:
+        """Run a statement and return its first row, or None. Raises psycopg.Error."""
+        found = await self.rows(sql, params)
+        return found[0] if found else None
+
+    async def value(self, sql: bytes | str, params: Mapping[str, Any] | Sequence[Any] = ()) -> Any:
+        """Run a statement and return the first column of its first row, or None.
+
+        Raises psycopg.Error.
+        """
+        found = await self.row(sql, params)
+        return next(iter(found.values())) if found else None
+
+
+class ApiDatabase:
+    """Lends transactions over a few connections."""
+
+    def __init__(self, resources: Resources, schema: Schema, connections: int) -> None:
+        self._schema = schema
+        self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
+        for number in reversed(range(connections)):
+            self._free.put_nowait(resources.link(f"api {number}"))
+
+    @asynccontextmanager
+    async def acting(
+        self, caller: Caller, *, timeout_s: float = STATEMENT_TIMEOUT_S
+    ) -> AsyncIterator[ApiSession]:
+        """Lend a transaction that acts for the caller, and commit it at the end.
+
+        Each of its statements has `timeout_s`. Nothing but its statements may be awaited inside.
+        Statements go out with the BEGIN, so one costs two round trips. After an error no other
+        statement runs in it.
+
+        Raises Problem: 503 while the database is away, takes too long, or is locked; 422 with a
+        pointer for an argument that it refuses. Raises psycopg.Error for others.
+        """
+        if self._schema.problem:
+            raise away()
+        try:
+            async with asyncio.timeout(_WAIT_TIMEOUT_S):
+                link = await self._free.get()
+        except TimeoutError:
+            raise _busy("All connections to the database are in use.") from None
+        fields = {
+            "acting": caller.acting,
+            "statement_ms": str(round(timeout_s * 1000)),
+            "lock_ms": str(round(_LOCK_TIMEOUT_S * 1000)),
+        }
+        try:
+            async with (
+                link.use() as connection,
+                connection.pipeline() as pipeline,
+                connection.transaction(),
+            ):
+                await connection.execute(_BEGIN, fields, prepare=True)
+                yield ApiSession(connection, pipeline)
+        except (StoreUnavailable, psycopg.Error) as error:
+            raise _problem(error) from error
+        finally:
+            self._free.put_nowait(link)
+
+
+def problem_of(error: SubmissionError) -> Problem:
+    """Return the problem of an argument that the database refuses."""
+    sentences = (error.reason, error.detail, error.hint)
+    detail = ". ".join(each.rstrip(".") for each in sentences if each)
+    argument = _IN_JSON.get(error.argument, error.argument)
+    path = (int(part) if part.isdecimal() else part for part in argument.split(".") if part)
+    detail = f"{detail[:1].upper()}{detail[1:]}."
+    return Problem(422, "invalid", detail, pointer=pointer_of(*path))
+
+
+def _problem(error: StoreUnavailable | psycopg.Error) -> Exception:
+    """Return what the client gets."""
+    cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
+    if isinstance(cause, psycopg.errors.QueryCanceled):
+        return Problem(
+            503, "timeout", "The database took too long for it. Ask for less, or later.",
+            headers={"Retry-After": str(_RETRY_S)},
+        )  # fmt: skip
+    if isinstance(error, Undecided):
+        # nothing is claimed about what was asked for: it may be done
+        return Problem(
+            503, "database-away", "The database went away, and it is open whether it was done.",
+            headers={"Retry-After": str(_RETRY_S)},
+        )  # fmt: skip
+    if isinstance(error, StoreUnavailable):
+        return away()
+    if faults.locked(error) or faults.lost_race(error):
+        return _busy("Another transaction has it.")
+    found = refused(error)
+    if isinstance(found, SubmissionError):
+        return problem_of(found)
+    return error
+
+
+def _busy(detail: str) -> Problem:
+    return Problem(503, "busy", detail, headers={"Retry-After": str(_RETRY_S)})

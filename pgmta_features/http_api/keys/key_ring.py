@@ -1,0 +1,162 @@
+"""The keys that a process of the API has seen, each looked up again after half a second."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from pgmta.accounts.networks import Networks
+from pgmta.config.types import is_address
+from pgmta.errors import StoreUnavailable
+from pgmta.postgres.binary import Texts
+from pgmta.postgres.resources import Resources
+from pgmta_features.http_api.caller import Caller
+from pgmta_features.http_api.keys.token import Token, parse_token
+from pgmta_features.http_api.problem import Problem, away
+
+_TRUST_S = 0.5  # a key that was looked up: so revocation holds within a second everywhere
+_USE_INTERVAL_S = 60.0  # in which the use of a secret is noted once
+_MAX_KNOWN = 10_000  # secrets in memory
+_LOOK_TIMEOUT_S = 5.0
+_SETTINGS = {"statement_timeout": "3s", "lock_timeout": "3s"}
+_LOOK = (
+    "SELECT id, digest, name, scopes, tenant, senders, networks, sees, expires_at, seconds"
+    " FROM pgmta.api_keys_look(%(ids)b::text[])"
+)
+_USED = "SELECT pgmta.api_key_used(%(id)s, %(client)s::inet)"
+
+
+@dataclass(slots=True)
+class _Known:
+    """A secret as the database had it; `until` is the end of its key, by the clock of the loop."""
+
+    digest: bytes
+    caller: Caller
+    allows: Callable[[str], bool]
+    looked_at: float
+    until: float
+    noted_at: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A statement that looks secrets up, which began at a time."""
+
+    task: asyncio.Task[None]
+    ids: frozenset[str]
+    began: float
+
+
+class KeyRing:
+    """Finds keys by their tokens.
+
+    One statement looks all tokens up that requests wait for.
+    """
+
+    def __init__(self, resources: Resources, spawn: Callable[[Coroutine[Any, Any, None]], None]):
+        self._link = resources.link("keys", _SETTINGS)
+        self._spawn = spawn
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._wanted: set[str] = set()
+        self._look: _Look | None = None
+
+    async def find(self, text: str, client: str) -> Caller:
+        """Return the caller of a token that comes from a client.
+
+        Raises Problem: key-refused, key-expired, network-refused, database-away.
+        """
+        token = parse_token(text)
+        known = token and await self._fresh(token.secret_id)
+        # one answer, whatever is wrong: nobody finds out ids
+        if not (token and known and hmac.compare_digest(known.digest, token.digest)):
+            raise Problem(
+                401, "key-refused", "The key is unknown, wrong or revoked.",
+                headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
+            )  # fmt: skip
+        if time.monotonic() >= known.until:
+            raise Problem(
+                401, "key-expired", f"The key {known.caller.name} has expired.",
+                headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
+            )  # fmt: skip
+        if not known.allows(client):
+            detail = f"The key {known.caller.name} may not be used from {client}."
+            raise Problem(403, "network-refused", detail)
+        self._note(token, known, client)
+        return known.caller
+
+    async def _fresh(self, secret_id: str) -> _Known | None:
+        """Return a secret as the database has had it at most half a second ago. Raises Problem."""
+        asked = time.monotonic()
+        known = self._known.get(secret_id)
+        if known and asked < known.looked_at + _TRUST_S:
+            return known
+        try:
+            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                while True:
+                    look = self._look or self._begin_look(secret_id)
+                    mine = secret_id in look.ids and asked < look.began + _TRUST_S
+                    if not mine:
+                        self._wanted.add(secret_id)
+                    await asyncio.shield(look.task)
+                    if mine:
+                        return self._known.get(secret_id)
+        except (StoreUnavailable, psycopg.Error, TimeoutError):
+            raise away() from None
+
+    def _begin_look(self, secret_id: str) -> _Look:
+        ids, self._wanted = self._wanted | {secret_id}, set()
+        began = time.monotonic()
+        task = asyncio.create_task(self._read(ids, began))
+        self._look = _Look(task, frozenset(ids), began)
+        task.add_done_callback(self._end_look)
+        return self._look
+
+    def _end_look(self, task: asyncio.Task[None]) -> None:
+        self._look = None
+        if not task.cancelled():
+            task.exception()  # those who wait have it, if any do
+
+    async def _read(self, ids: set[str], began: float) -> None:
+        rows = await self._link.look(_LOOK.encode(), {"ids": Texts(sorted(ids))})
+        found = {row[0]: row for row in rows}
+        for secret_id in ids:
+            before = self._known.pop(secret_id, None)
+            if row := found.get(secret_id):
+                known = self._known[secret_id] = _known_of(row, began)
+                known.noted_at = before.noted_at if before else known.noted_at
+        while len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    def _note(self, token: Token, known: _Known, client: str) -> None:
+        """Note the use of a secret, in the background and once a minute."""
+        if known.looked_at > known.noted_at + _USE_INTERVAL_S:
+            known.noted_at = known.looked_at
+            self._spawn(self._write_use(token.secret_id, client))
+
+    async def _write_use(self, secret_id: str, client: str) -> None:
+        fields = {"id": secret_id, "client": client if is_address(client) else None}
+        with suppress(StoreUnavailable, psycopg.Error):  # no request fails for want of a note
+            await self._link.run(_USED.encode(), fields)
+
+
+def _known_of(row: tuple[Any, ...], now: float) -> _Known:
+    _, digest, name, scopes, tenant, senders, networks, sees, expires_at, seconds = row
+    allows = Networks(map(ipaddress.ip_network, networks)).contains if networks else _any_client
+    at: datetime | None = expires_at
+    caller = Caller(name, tenant, frozenset(scopes), tuple(senders), sees, at)
+    until = float("inf") if seconds is None else now + seconds
+    return _Known(bytes(digest), caller, allows, now, until)
+
+
+def _any_client(_: str) -> bool:
+    return True

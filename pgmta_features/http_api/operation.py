@@ -1,0 +1,117 @@
+"""An operation of the API as data: OpenAPI is made from it, and requests are checked by it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
+
+from pgmta_features.http_api.caller import Caller
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+
+def utc(at: datetime) -> str:
+    """Return a time as the API writes it: RFC 3339, in UTC with Z."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+Time = Annotated[datetime, PlainSerializer(utc, return_type=str)]
+"""A time in an answer."""
+Id = Annotated[int, PlainSerializer(str, return_type=str)]
+"""A bigint of the database in an answer: a string, because numbers of JSON are exact to 2^53."""
+
+
+class Received(BaseModel):
+    """A body or a query that a client sends. Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Page[T](BaseModel):
+    """A page of a list. `next` is for the parameter `after`; null on the last page."""
+
+    data: list[T]
+    next: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _with_next(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {**inner(self), "next": self.next}  # null too, where other nulls are left out
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that was checked: key, scope, query and body.
+
+    `path` has the variable parts of the path, `query` and `body` the models of the operation (None
+    without). `key` is the Idempotency-Key, '' without.
+    """
+
+    caller: Caller
+    request: web.Request
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+    key: str
+    take_octets: Callable[[int], None]
+    """Counts octets of a body that the handler reads itself; raises Problem if too many are under
+    way in the process. They count until the answer is there."""
+    renew: Callable[[], Awaitable[None]]
+    """Looks whether the key still holds, and raises Problem if not. Answers that take more than a
+    second, such as streams, call it each second."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer: a model or a mapping, which become JSON, or nothing. Nulls of a model are left
+    out."""
+
+    body: BaseModel | Mapping[str, Any] | None = None
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+type Handled = Callable[[Call], Awaitable[Answer | web.StreamResponse]]
+"""Answers a call, by a stream if it has to. Raises HttpError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """A method and a path such as `/v1/messages/{id}`, and who answers them.
+
+    `scope` is that which a key needs, '' if any key will do. `body` and `query` are models of what
+    a client sends, checked before the handler. `answers` has the model of each status, `problems`
+    the words of problems beyond those of every operation (problem.ALWAYS). `other_bodies` are
+    content types, with descriptions, that the handler reads itself from `call.request`. With
+    `stores` it takes an Idempotency-Key. `max_body` is in octets; 0: `limits.api_body`.
+    `public` needs no key: `call.caller` has no name and no scope.
+    """
+
+    method: str
+    path: str
+    scope: str
+    summary: str
+    handler: Handled
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    answers: Mapping[int, type[BaseModel] | None]
+    problems: tuple[str, ...] = ()
+    max_body: int = 0
+    other_bodies: Mapping[str, str] = field(default_factory=dict)
+    stores: bool = False
+    public: bool = False
+
+    @property
+    def takes_body(self) -> bool:
+        """Whether a client may send a body."""
+        return self.body is not None or bool(self.other_bodies)

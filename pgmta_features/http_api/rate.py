@@ -1,0 +1,29 @@
+"""Requests of each key in a second, of this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_MIN_KEPT_KEYS = 1000  # so many are kept before quiet ones are looked for
+
+
+class KeyRates:
+    """Admits so many requests of a key a second, and at most as many at once (GCRA)."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._busy_until: dict[str, float] = {}
+        self._max_kept = _MIN_KEPT_KEYS
+
+    def take(self, key: str, limit: int) -> int:
+        """Count a request; return how many more there may be at once, and -1 if it is too many."""
+        now = self._clock()
+        until = max(self._busy_until.get(key, 0.0), now) + 1.0 / limit
+        if until > now + 1.0 + 1e-9:
+            return -1
+        self._busy_until[key] = until
+        if len(self._busy_until) > self._max_kept:
+            self._busy_until = {k: at for k, at in self._busy_until.items() if at > now}
+            self._max_kept = max(_MIN_KEPT_KEYS, 2 * len(self._busy_until))
+        return int((now + 1.0 - until) * limit + 1e-6)

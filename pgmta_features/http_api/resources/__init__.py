@@ -1,0 +1,1 @@
+"""The resources of the API, each a module with `operations(api)`."""

@@ -1,0 +1,279 @@
+"""The API as a part of `queued web`: authentication, limits and checks before each handler."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+from psycopg import errors as pg_errors
+from pydantic import BaseModel
+
+from pgmta.accounts.networks import Networks
+from pgmta.http.answers import JSON_TYPE, HttpError
+from pgmta.http.request_body import read_octets
+from pgmta.http.route import Route
+from pgmta.http.server_connection import connection_of
+from pgmta.postgres.link import Link
+from pgmta_features.http_api.api import Api
+from pgmta_features.http_api.caller import Caller
+from pgmta_features.http_api.checking import checked_body, checked_query, read_json
+from pgmta_features.http_api.operation import Call, Operation
+from pgmta_features.http_api.problem import Problem
+from pgmta_features.http_api.rate import KeyRates
+from queued.web.site import Served, Site, WebPart
+from queued.web.web_config import WebConfig
+
+_MAX_OCTETS_UNDER_WAY = 128 << 20  # of all bodies in memory of this process
+_IDEMPOTENCY_KEY = re.compile(r'"?([\x21\x23-\x7e]{1,255})"?')
+_NOBODY = Caller("", "", frozenset(), (), "own")
+_RETRY_S = "5"
+
+
+class ApiRoutes:
+    """Serves the operations. Each answer of it has its limits in the fields RateLimit."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._api = Api(site)
+        self._rates = KeyRates()
+        self._octets_under_way = 0
+
+    def routes(self) -> Sequence[Route]:
+        """Return the routes under the present configuration."""
+        self._is_proxy = Networks(self._site.config.proxies).contains
+        body = self._api.limits.api_body
+        return [
+            Route(each.method, each.path, partial(self._serve, each), self._max_body(each, body))
+            for each in self._api.operations
+        ]
+
+    @staticmethod
+    def _max_body(operation: Operation, usual: int) -> int:
+        return (operation.max_body or usual) if operation.takes_body else 0
+
+    async def problem(self) -> str:
+        """Return why no request can be served; '' if they can. Raises StoreUnavailable."""
+        rows = await self._site.tokens.run(_MAY.encode(), {})
+        return "" if rows == [(True,)] else "The login may not serve the API."
+
+    # -- a request --
+
+    async def _serve(self, operation: Operation, request: web.Request) -> web.StreamResponse:
+        fields: dict[str, str] = {}
+        try:
+            return await self._answer(operation, request, fields)
+        except HttpError as error:
+            error.headers = {**fields, **error.headers}
+            raise
+
+    async def _answer(
+        self, operation: Operation, request: web.Request, fields: dict[str, str]
+    ) -> web.StreamResponse:
+        taken = 0
+
+        def take(octets: int) -> None:
+            nonlocal taken
+            if self._octets_under_way + octets > _MAX_OCTETS_UNDER_WAY:
+                raise Problem(503, "busy", "Too much is read at the same time.",
+                              headers={"Retry-After": _RETRY_S, "Connection": "close"})  # fmt: skip
+            taken += octets
+            self._octets_under_way += octets
+
+        client = self._protected_client(request)
+        if operation.public:
+            caller, renew = _NOBODY, _hold
+        else:
+            caller = await self._authenticate(request, client)
+            renew = partial(self._renew, request, client)
+            fields |= self._count(caller)
+            if not caller.has(operation.scope):
+                raise Problem(403, "scope-missing", f"The key lacks the scope {operation.scope}.")
+        try:
+            call = Call(
+                caller=caller,
+                request=request,
+                path=dict(request.match_info),
+                query=_query(operation, request),
+                body=await _body(operation, request, take),
+                key=_idempotency_key(request) if operation.stores else "",
+                take_octets=take,
+                renew=renew,
+            )
+            found = await operation.handler(call)
+        finally:
+            self._octets_under_way -= taken
+        if isinstance(found, web.StreamResponse):
+            return found
+        headers = {**fields, **found.headers}
+        if found.body is None:
+            return web.Response(
+                status=found.status, headers=self._site.answers.bare_fields(headers)
+            )
+        return self._site.answers.make(_written(found.body), JSON_TYPE, found.status, headers)
+
+    def _protected_client(self, request: web.Request) -> str:
+        """Return the address of the client.
+
+        Raises Problem if the key has crossed a network in the clear: the connection has to come
+        from this machine or from a proxy, which has TLS.
+        """
+        peer = connection_of(request).peer
+        if not (_is_loopback(peer) or self._is_proxy(peer)):
+            raise Problem(
+                403, "insecure",
+                "The API takes plain HTTP from this machine and from the proxies of web.yaml only. "
+                "Whoever saw the request has its key: make another one.",
+            )  # fmt: skip
+        return self._site.client_of(request)
+
+    async def _authenticate(self, request: web.Request, client: str) -> Caller:
+        """Return the key of a request. Raises Problem."""
+        clients = self._site.clients
+        if wait := clients.free_in(client):
+            raise Problem(429, "too-many-refusals", f"Too many refused keys came from {client}.",
+                          headers={"Retry-After": str(int(wait) + 1)})  # fmt: skip
+        kind, _, token = request.headers.get("Authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not token:
+            raise Problem(
+                401, "key-missing", "Send the field `Authorization: Bearer pgmta_…`.",
+                headers={"WWW-Authenticate": "Bearer"},
+            )  # fmt: skip
+        try:
+            return await self._api.keys.find(token.strip(), client)
+        except Problem as error:
+            if error.status == 401:
+                clients.count_refusal(client)
+            raise
+
+    async def _renew(self, request: web.Request, client: str) -> None:
+        await self._authenticate(request, client)
+
+    def _count(self, caller: Caller) -> dict[str, str]:
+        """Count a request of a key; return the fields about it. Raises Problem.
+
+        The fields are those of draft-ietf-httpapi-ratelimit-headers-10.
+        """
+        limit = self._api.limits.api_rate
+        left = self._rates.take(caller.name, limit)
+        fields = {
+            "RateLimit-Policy": f'"key";q={limit};w=1',
+            "RateLimit": f'"key";r={max(left, 0)};t=1',
+        }
+        if left < 0:
+            raise Problem(429, "rate", f"The key has more than {limit} requests in a second.",
+                          headers={**fields, "Retry-After": "1"})  # fmt: skip
+        return fields
+
+
+_MAY = """
+SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.api_keys_look(text[])'), 'EXECUTE'),
+        false)
+    AND pgmta.acting_key('key:x') IS NOT NULL
+"""
+
+
+async def _hold() -> None:
+    """Renew nothing."""
+
+
+def _is_loopback(peer: str) -> bool:
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _query(operation: Operation, request: web.Request) -> Any:
+    """Return the query as the model of the operation. Raises Problem."""
+    names = list(request.query.keys())
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise Problem(400, "invalid", "A parameter is there twice.",
+                      errors=[{"parameter": twice, "detail": "It is there twice."}])  # fmt: skip
+    if operation.query is None:
+        if names:
+            raise Problem(400, "invalid", "The operation has no parameters.",
+                          errors=[{"parameter": names[0], "detail": "Unknown."}])  # fmt: skip
+        return None
+    return checked_query(request.query, operation.query)
+
+
+async def _body(operation: Operation, request: web.Request, take: Callable[[int], None]) -> Any:
+    """Return the body as the model of the operation; None if the handler reads it.
+
+    Raises Problem.
+    """
+    kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    sent = request.can_read_body and request.content_length != 0
+    if not operation.takes_body:
+        if sent:
+            raise Problem(400, "body-unexpected", "The operation takes no body.",
+                          headers={"Connection": "close"})  # fmt: skip
+        return None
+    kinds = ", ".join([*([JSON_TYPE] if operation.body else []), *operation.other_bodies])
+    if not sent:
+        raise Problem(400, "body-missing", f"The operation needs a body: {kinds}.")
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise Problem(415, "body-type", "A body with a Content-Encoding is not taken.",
+                      headers={"Accept-Encoding": "identity", "Connection": "close"})  # fmt: skip
+    if kind in operation.other_bodies:
+        return None
+    if operation.body is None or kind != JSON_TYPE:
+        raise Problem(415, "body-type", f"The body has to be {kinds}.",
+                      headers={"Accept": kinds, "Connection": "close"})  # fmt: skip
+    try:
+        octets = await read_octets(request, take)
+    except HttpError as error:
+        if error.status == 413:
+            raise Problem(413, "body-size", error.detail, headers=error.headers) from None
+        raise
+    return checked_body(read_json(octets), operation.body)
+
+
+def _idempotency_key(request: web.Request) -> str:
+    """Return the Idempotency-Key, with or without the quotes of a string; '' without one.
+
+    draft-ietf-httpapi-idempotency-key-header-07, section 2. Raises Problem.
+    """
+    given = request.headers.getall("Idempotency-Key", [])
+    if not given:
+        return ""
+    found = _IDEMPOTENCY_KEY.fullmatch(given[0].strip())
+    if len(given) > 1 or not found:
+        raise Problem(
+            400, "invalid", "Idempotency-Key: give one, of 1 to 255 visible ASCII characters."
+        )
+    return found[1]
+
+
+def _written(body: BaseModel | Mapping[str, Any]) -> bytes:
+    if isinstance(body, Mapping):
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    return body.model_dump_json(by_alias=True, exclude_none=True).encode()
+
+
+async def _check(link: Link) -> None:
+    """Raise InsufficientPrivilege if the login may not serve the API."""
+    if await link.run(_MAY.encode(), {}) != [(True,)]:
+        raise pg_errors.InsufficientPrivilege(
+            "the login may not serve the API: GRANT pgmta_api to it, or give the API a file with a "
+            "login of its own"
+        )
+
+
+def _begin(site: Site) -> Served:
+    return ApiRoutes(site)
+
+
+def _used(_: WebConfig) -> bool:
+    return True
+
+
+API = WebPart(begin=_begin, is_used=_used, check=_check)

@@ -48,13 +48,14 @@ class Login:
         senders = self.addresses
         if ANY_SENDER in senders:
             return True
-        allowed = _normalised(senders)
+        allowed = normalised(senders)
         local = unquoted(mailbox.rpartition("@")[0]).lower()
         return f"@{domain}" in allowed or f"{local}@{domain}" in allowed
 
 
 @lru_cache(maxsize=1024)
-def _normalised(senders: tuple[str, ...]) -> frozenset[str]:
+def normalised(senders: tuple[str, ...]) -> frozenset[str]:
+    """Return senders as they are compared: in lower case, and without needless quotes."""
     found = set()
     for sender in senders:
         local, at, domain = sender.rpartition("@")

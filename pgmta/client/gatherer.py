@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import psycopg
 from psycopg import errors as pg_errors
 
-from pgmta.client.mail_json import MailJson, as_array
+from pgmta.client.mail_json import as_array
 from pgmta.client.parcels import CLOSED_REASON, Parcel
 from pgmta.errors import LoginRefused, NotBegun, SchemaMismatch, StoreUnavailable, Undecided
 from pgmta.postgres import faults
@@ -54,10 +54,10 @@ class Door[M, W](Protocol):
 class SubmitMails:
     """submit_mails(), which programs may call."""
 
-    role: Final = "pgmta_submit"
-    max_mails: Final = 1000
+    role = "pgmta_submit"
+    max_mails = 1000
 
-    def write(self, mails: Iterable[MailJson]) -> tuple[str, list[bytes]]:
+    def write(self, mails: Iterable[Any]) -> tuple[str, list[bytes]]:
         """Return the mails as JSON, and the octets beside it."""
         return as_array(mails)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pgmta.client.mail_json import MailJson, mail_json
 from pgmta.client.results import SendResult, stored
@@ -27,6 +27,14 @@ type Waiting = asyncio.Future[Found] | futures.Future[Found]
 """A future of the event loop, or one for which a thread waits."""
 
 
+class Sized(Protocol):
+    """What a parcel has, such as a MailJson."""
+
+    @property
+    def size(self) -> int:
+        """Octets of it, about."""
+
+
 class Parcel[F: Waiting]:
     """Mails, and the future that gets the id or the error of each.
 
@@ -38,7 +46,7 @@ class Parcel[F: Waiting]:
     __slots__ = ("alone", "future", "mails", "octets", "places", "since")
 
     def __init__(
-        self, mails: list[MailJson], octets: int, future: F, places: Sequence[int] = (0,)
+        self, mails: Sequence[Sized], octets: int, future: F, places: Sequence[int] = (0,)
     ) -> None:
         self.mails = mails
         self.octets = octets

@@ -21,14 +21,16 @@ async def read_body(request: web.Request, kinds: str) -> bytes:
 
 
 async def read_octets(
-    request: web.Request, count: Callable[[int], None] = lambda octets: None
+    request: web.Request, count: Callable[[int], None] = lambda octets: None, most: int = 0
 ) -> bytes:
     """Return the body, of whatever type. Raises HttpError if it is too long.
 
-    `count` gets the octets of each part as it comes, and may raise.
+    `count` gets the octets of each part as it comes, and may raise. `most` are octets that the body
+    may have, if its route allows more for others.
     """
     connection = connection_of(request)
     max_body = connection.begin_body(request)
+    max_body = min(most or max_body, max_body)
     body = bytearray()
     if (request.content_length or 0) <= max_body:
         while len(body) <= max_body and (part := await request.content.readany()):

@@ -18,6 +18,7 @@ from queued.web.web_config import WebConfig
 
 RESOURCES: dict[str, str] = {
     "key": "",
+    "messages_send": "",
 }
 """The modules of `resources`, each with the feature that it is about, '' for the core."""
 

@@ -93,8 +93,9 @@ class Operation:
     a client sends, checked before the handler. `answers` has the model of each status, `problems`
     the words of problems beyond those of every operation (problem.ALWAYS). `other_bodies` are
     content types, with descriptions, that the handler reads itself from `call.request`. With
-    `stores` it takes an Idempotency-Key. `max_body` is in octets; 0: `limits.api_body`.
-    `public` needs no key: `call.caller` has no name and no scope.
+    `stores` it takes an Idempotency-Key. `max_body` is in octets; 0: `limits.api_body`. Other
+    bodies have at most `max_stream` octets; 0: the same. `public` needs no key: `call.caller` has
+    no name and no scope.
     """
 
     method: str
@@ -107,6 +108,7 @@ class Operation:
     answers: Mapping[int, type[BaseModel] | None]
     problems: tuple[str, ...] = ()
     max_body: int = 0
+    max_stream: int = 0
     other_bodies: Mapping[str, str] = field(default_factory=dict)
     stores: bool = False
     public: bool = False

@@ -54,7 +54,8 @@ class ApiRoutes:
 
     @staticmethod
     def _max_body(operation: Operation, usual: int) -> int:
-        return (operation.max_body or usual) if operation.takes_body else 0
+        most = max(operation.max_body or usual, operation.max_stream)
+        return most if operation.takes_body else 0
 
     async def problem(self) -> str:
         """Return why no request can be served; '' if they can. Raises StoreUnavailable."""
@@ -99,7 +100,7 @@ class ApiRoutes:
                 request=request,
                 path=dict(request.match_info),
                 query=_query(operation, request),
-                body=await _body(operation, request, take),
+                body=await _body(operation, request, take, self._api.limits.api_body),
                 key=_idempotency_key(request) if operation.stores else "",
                 take_octets=take,
                 renew=renew,
@@ -201,10 +202,12 @@ def _query(operation: Operation, request: web.Request) -> Any:
             raise Problem(400, "invalid", "The operation has no parameters.",
                           errors=[{"parameter": names[0], "detail": "Unknown."}])  # fmt: skip
         return None
-    return checked_query(request.query, operation.query)
+    return checked_query(dict(request.query), operation.query)
 
 
-async def _body(operation: Operation, request: web.Request, take: Callable[[int], None]) -> Any:
+async def _body(
+    operation: Operation, request: web.Request, take: Callable[[int], None], usual: int
+) -> Any:
     """Return the body as the model of the operation; None if the handler reads it.
 
     Raises Problem.
@@ -229,7 +232,7 @@ async def _body(operation: Operation, request: web.Request, take: Callable[[int]
         raise Problem(415, "body-type", f"The body has to be {kinds}.",
                       headers={"Accept": kinds, "Connection": "close"})  # fmt: skip
     try:
-        octets = await read_octets(request, take)
+        octets = await read_octets(request, take, operation.max_body or usual)
     except HttpError as error:
         if error.status == 413:
             raise Problem(413, "body-size", error.detail, headers=error.headers) from None

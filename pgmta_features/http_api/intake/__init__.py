@@ -1,0 +1,1 @@
+"""Mail that comes by the API: its models, its group commit, and what streams into the database."""

@@ -1,0 +1,100 @@
+"""What a key may send: from which addresses, and for which tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import lru_cache
+
+from pgmta.accounts.login import Login, normalised
+from pgmta.errors import AddressError
+from pgmta.mail.address import parse_mailbox
+from pgmta.model import ANY_SENDER
+from pgmta_features.http_api.caller import ANY_TENANT, Caller
+from pgmta_features.http_api.checking import Path
+from pgmta_features.http_api.problem import Problem, pointer_of
+
+Problem.TITLES |= {
+    "sender-refused": "The key may not send from this address",
+    "tenant-refused": "The key may not send for this tenant",
+}
+
+_MAX_SHOWN = 10  # senders that an error names
+_MAX_ADDRESS_CHARACTERS = 100  # of an address in an error
+
+
+class Senders:
+    """The senders of a key: addresses, and domains as `@example.org`."""
+
+    def __init__(self, senders: tuple[str, ...]) -> None:
+        self._senders = senders
+        self.may_send: Callable[[str, str], bool] = Login("", "", senders=senders).may_send_from
+        """Whether a mailbox with this normalised domain is one of them."""
+        self.normalised = None if ANY_SENDER in senders else tuple(sorted(normalised(senders)))
+        """The same as the database compares them; None: any."""
+
+    @staticmethod
+    def of(caller: Caller) -> Senders:
+        """Return the senders of a key."""
+        return _senders(caller.senders)
+
+    def check(self, address: str, key: str, begin: Path = ()) -> None:
+        """Check an address that is at `key` of the mail; '' is the null sender, which all may have.
+
+        Raises Problem.
+        """
+        self.require_some(begin)
+        if not address:
+            return
+        try:
+            mailbox, domain = parse_mailbox(address, utf8=True)
+        except AddressError as error:
+            raise Problem(422, "invalid", f"{key}: {error}.",
+                          pointer=pointer_of(*begin, key)) from None  # fmt: skip
+        if not self.may_send(mailbox, domain):
+            raise self.refused(address, pointer_of(*begin, key))
+
+    def require_some(self, begin: Path = ()) -> None:
+        """Raise Problem if there is none: such a key sends nothing."""
+        if not self._senders:
+            raise Problem(
+                403, "sender-refused",
+                "The key has no senders, so it sends nothing: `queuectl apikey set` gives it some.",
+                pointer=pointer_of(*begin),
+            )  # fmt: skip
+
+    def refused(self, address: str, pointer: str) -> Problem:
+        """Return the problem of an address from which the key may not send."""
+        near = get_close_matches(address.lower(), self._senders, 1, 0.5) or [
+            each for each in self._senders if each[:1] == "@"
+        ]
+        known = (
+            f"the nearest sender of the key is {near[0]}" if near
+            else f"the key has the senders {', '.join(self._senders[:_MAX_SHOWN])}"
+        )  # fmt: skip
+        shown = address[:_MAX_ADDRESS_CHARACTERS]
+        return Problem(403, "sender-refused", f"The key may not send from {shown}; {known}.",
+                       pointer=pointer)  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _senders(senders: tuple[str, ...]) -> Senders:
+    return Senders(senders)
+
+
+def address_of(mailbox: str) -> str:
+    """Return the address of `NAME <ADDRESS>` or `ADDRESS`, as mailboxes_judged() reads it."""
+    if "<" in mailbox and mailbox.rstrip(" \t").endswith(">"):
+        return mailbox.rpartition("<")[2].partition(">")[0]
+    return mailbox
+
+
+def tenant_of(caller: Caller, named: str | None, begin: Path = ()) -> str:
+    """Return the tenant of a mail that names this one, or None. Raises Problem."""
+    if caller.tenant == ANY_TENANT:
+        return named or ""
+    if named not in (None, caller.tenant):
+        known = f"of tenant {caller.tenant}" if caller.tenant else "without a tenant"
+        raise Problem(403, "tenant-refused", f"tenant: The key sends mail {known}.",
+                      pointer=pointer_of(*begin, "tenant"))  # fmt: skip
+    return caller.tenant

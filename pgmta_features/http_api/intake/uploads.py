@@ -1,0 +1,127 @@
+"""Files and contents of requests on their way into the database, in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from uuid import UUID, uuid4
+
+import psycopg
+
+from pgmta.client.gatherer import pauses
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres.link_pool import LinkPool
+from pgmta.postgres.resources import Resources
+from pgmta.store.queries import feature_queries
+from pgmta_features.http_api.problem import Problem, away
+
+PIECE_OCTETS = 64 << 10
+"""A part of a body that is no longer stays in memory; of a longer one, so much does."""
+
+_CONNECTIONS = 4
+_MAX_UPLOADS = 500  # under way in a process
+_PATIENCE_S = 5.0  # for a database that is away
+_RETRY_S = "5"
+
+_SQL = feature_queries("http_api")
+
+log = get("api")
+
+
+@dataclass(slots=True)
+class Stored:
+    """What came: the octets if they are few, or else an upload, with the SHA-256 of it."""
+
+    octets: bytes
+    upload: str
+    number: int
+    digest: str
+
+
+class Uploads:
+    """Stores what is too large for the memory of a process."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._pool = LinkPool(resources, "uploads", _CONNECTIONS)
+        self._under_way = 0
+
+    def begin(self) -> RequestUploads:
+        """Return the uploads of a request. Raises Problem if too many are under way."""
+        if self._under_way >= _MAX_UPLOADS:
+            raise Problem(503, "busy", "Too many uploads are under way.",
+                          headers={"Retry-After": _RETRY_S, "Connection": "close"})  # fmt: skip
+        self._under_way += 1
+        return RequestUploads(self)
+
+    def end(self) -> None:
+        """Count a request whose uploads have ended."""
+        self._under_way -= 1
+
+    async def put(self, upload: UUID, position: int, data: bytes) -> int:
+        """Store a piece; return the octets that a message may have. Raises Problem."""
+        until, breaks = time.monotonic() + _PATIENCE_S, pauses()
+        fields = {"upload": upload, "position": position, "data": data}
+        while True:
+            try:
+                ((most,),) = await self._pool.run(_SQL["upload"], fields)
+                return int(most)
+            except StoreUnavailable:
+                if time.monotonic() > until:
+                    raise away() from None
+                await asyncio.sleep(next(breaks))
+
+    async def remove(self, uploads: Sequence[UUID]) -> None:
+        """Remove uploads that nobody needs; a duty removes those that stay behind."""
+        try:
+            await self._pool.run(_SQL["upload_removed"], {"uploads": [*uploads]})
+        except (StoreUnavailable, psycopg.Error) as error:
+            log.warning("uploads stay behind for an hour", number=len(uploads), reason=str(error))
+
+
+class RequestUploads:
+    """The uploads of a request: `close` removes those that no mail has taken."""
+
+    def __init__(self, uploads: Uploads) -> None:
+        self._uploads = uploads
+        self._stored: list[UUID] = []
+        self._octets = 0
+        self._most = 0  # octets that a message may have, once a piece is stored
+
+    async def store(self, parts: AsyncIterator[bytes]) -> Stored:
+        """Store what comes. Raises Problem: 413 if it is longer than a message may be, 503."""
+        digest, buffer, upload, position, number = sha256(), bytearray(), None, 0, 0
+        async for part in parts:
+            digest.update(part)
+            buffer += part
+            number += len(part)
+            self._octets += len(part)
+            while len(buffer) > PIECE_OCTETS:
+                if upload is None:
+                    self._stored.append(upload := uuid4())
+                await self._put(upload, position, bytes(buffer[:PIECE_OCTETS]))
+                del buffer[:PIECE_OCTETS]
+                position += 1
+        if upload is None:
+            return Stored(bytes(buffer), "", number, digest.hexdigest())
+        await self._put(upload, position, bytes(buffer))
+        return Stored(b"", str(upload), number, digest.hexdigest())
+
+    async def _put(self, upload: UUID, position: int, data: bytes) -> None:
+        self._most = await self._uploads.put(upload, position, data)
+        if self._octets > self._most:
+            raise Problem(413, "body-size", f"A message has at most {self._most} octets.",
+                          headers={"Connection": "close"})  # fmt: skip
+
+    def taken(self) -> None:
+        """Note that api_submit() has removed them."""
+        self._stored.clear()
+
+    async def close(self) -> None:
+        """End the uploads of the request."""
+        self._uploads.end()
+        if self._stored:
+            await self._uploads.remove(self._stored)

@@ -1,0 +1,1 @@
+"""Mail that comes by the API."""

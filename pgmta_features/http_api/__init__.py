@@ -1,11 +1,20 @@
 """The HTTP API: mail by JSON, and what became of it (docs/programs/http.md)."""
 
-from pgmta.features import Feature
+from pgmta.features import Command, Feature
 
 FEATURE = Feature(
     needs=("events",),
     schema=("schema/keys.sql", "schema/intake.sql"),
+    commands={
+        "apikey": Command(
+            path=".commands.apikey:apikey",
+            line="Make keys of the HTTP API, list, change, rotate and revoke them.",
+            task="Programs and people",
+            also=("key", "keys"),
+        )
+    },
     more_keys={"web/limits": ".config:ApiLimits"},
+    doctor_checks=(".doctor_check:checks",),
     duties=(".expiry:DUTY",),
     routes={"api": ".routes:API"},
 )

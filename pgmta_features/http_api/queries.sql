@@ -29,3 +29,61 @@ WITH gone AS (
         WHERE stored_at < now() - make_interval(secs => %(age)s) LIMIT %(batch)s)
     RETURNING upload)
 SELECT count(*) FROM gone
+
+-- name: keys
+-- The keys, or the one of a name, with the last use of each.
+SELECT k.name, k.scopes, k.tenant, k.senders, k.networks::text[] AS networks, k.sees, k.expires_at, k.revoked_at,
+    k.created_at, k.created_by, used.used_at, host(used.used_from) AS used_from,
+    k.revoked_at IS NULL AND coalesce(k.expires_at > now(), true) AS holds
+FROM api_keys AS k LEFT JOIN LATERAL (
+    SELECT s.used_at, s.used_from FROM api_secrets AS s WHERE s.key = k.name ORDER BY s.used_at DESC NULLS LAST LIMIT 1
+) AS used ON true
+WHERE %(name)s::text IS NULL OR k.name = %(name)s
+ORDER BY k.revoked_at IS NOT NULL, k.name
+
+-- name: secrets
+-- The secrets of a key, the newest first.
+SELECT id, created_at, ends_at, used_at, host(used_from) AS used_from FROM api_secrets
+WHERE key = %(name)s AND coalesce(ends_at > now(), true) ORDER BY created_at DESC
+
+-- name: new
+-- Make a key, unless there is or was one of that name.
+INSERT INTO api_keys (name, scopes, tenant, senders, networks, sees, expires_at)
+VALUES (%(name)s, %(scopes)s, %(tenant)s, %(senders)s, %(networks)s::cidr[], %(sees)s, %(expires_at)s)
+ON CONFLICT DO NOTHING RETURNING name
+
+-- name: set
+-- Change a key that is not revoked.
+UPDATE api_keys SET scopes = %(scopes)s, tenant = %(tenant)s, senders = %(senders)s, networks = %(networks)s::cidr[],
+    sees = %(sees)s, expires_at = %(expires_at)s
+WHERE name = %(name)s AND revoked_at IS NULL RETURNING name
+
+-- name: end_secrets
+-- End the secrets of a key: the newest one after a time, the others, or all without that time, at once.
+WITH newest AS (SELECT id FROM api_secrets WHERE key = %(name)s ORDER BY created_at DESC, ends_at DESC NULLS FIRST LIMIT 1),
+gone AS (DELETE FROM api_secrets WHERE key = %(name)s AND (%(seconds)s <= 0 OR id NOT IN (SELECT id FROM newest)))
+UPDATE api_secrets SET ends_at = least(ends_at, now() + %(seconds)s * interval '1 second')
+WHERE %(seconds)s > 0 AND id IN (SELECT id FROM newest) RETURNING ends_at
+
+-- name: add_secret
+-- Give a key a secret.
+INSERT INTO api_secrets (id, key, digest) VALUES (%(id)s, %(name)s, %(digest)s)
+
+-- name: lock
+-- Lock a key that is not revoked.
+SELECT name FROM api_keys WHERE name = %(name)s AND revoked_at IS NULL FOR NO KEY UPDATE
+
+-- name: revoke
+-- End a key for ever.
+UPDATE api_keys SET revoked_at = now() WHERE name = %(name)s AND revoked_at IS NULL RETURNING name
+
+-- name: expiring
+-- Keys that end within some days and were used within the last 30.
+SELECT k.name, k.expires_at FROM api_keys AS k
+WHERE k.revoked_at IS NULL AND k.expires_at BETWEEN now() AND now() + %(days)s * interval '1 day'
+ORDER BY k.expires_at, k.name
+
+-- name: unused_api
+-- Whether a process of the API runs, and there is no key for it.
+SELECT EXISTS (SELECT FROM daemons WHERE program = 'api' AND seen_at > now() - interval '1 minute')
+    AND NOT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL AND coalesce(expires_at > now(), true)) AS unused

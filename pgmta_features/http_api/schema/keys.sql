@@ -55,82 +55,6 @@ COMMENT ON CONSTRAINT api_secrets_id ON api_secrets IS 'Letters and digits, so t
 COMMENT ON CONSTRAINT api_secrets_digest ON api_secrets IS 'A SHA-256.';
 COMMENT ON INDEX api_secrets_key IS 'The secrets of a key.';
 
-CREATE FUNCTION api_key_note(what text, name text, details jsonb DEFAULT NULL) RETURNS void LANGUAGE sql
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    INSERT INTO audit (who, action, condition, details, rows, finished_at)
-    VALUES (acting(), what, format('key %s', name), details, 1, clock_timestamp())
-$$;
-COMMENT ON FUNCTION api_key_note IS 'Notes a change of a key in audit.';
-
-CREATE FUNCTION api_key_new(
-    name text, scopes text[], tenant text, senders text[], networks cidr[], sees text, expires_at timestamptz,
-    secret_id text, secret_digest bytea
-) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
-DECLARE
-    known api_keys;
-BEGIN
-    INSERT INTO api_keys (name, scopes, tenant, senders, networks, sees, expires_at)
-    VALUES (api_key_new.name, api_key_new.scopes, api_key_new.tenant, api_key_new.senders, api_key_new.networks,
-        api_key_new.sees, api_key_new.expires_at)
-    ON CONFLICT ON CONSTRAINT api_keys_pkey DO NOTHING;
-    IF NOT FOUND THEN
-        SELECT k.* INTO known FROM api_keys AS k WHERE k.name = api_key_new.name;
-        RETURN CASE WHEN known.revoked_at IS NULL THEN 'taken' ELSE 'revoked' END;
-    END IF;
-    INSERT INTO api_secrets (id, key, digest) VALUES (secret_id, api_key_new.name, secret_digest);
-    PERFORM api_key_note('apikey new', api_key_new.name, jsonb_strip_nulls(jsonb_build_object('scopes', scopes, 'tenant', tenant,
-        'senders', senders, 'networks', networks, 'sees', sees, 'expires_at', expires_at)));
-    RETURN 'made';
-END $$;
-COMMENT ON FUNCTION api_key_new IS
-    'Makes a key with a secret, of which the database gets the digest alone. Returns made; taken, or revoked: another key has '
-    'or had the name.';
-
-CREATE FUNCTION api_key_set(
-    name text, scopes text[], tenant text, senders text[], networks cidr[], sees text, expires_at timestamptz
-) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
-BEGIN
-    UPDATE api_keys AS k SET scopes = api_key_set.scopes, tenant = api_key_set.tenant, senders = api_key_set.senders,
-        networks = api_key_set.networks, sees = api_key_set.sees, expires_at = api_key_set.expires_at
-    WHERE k.name = api_key_set.name AND k.revoked_at IS NULL;
-    IF NOT FOUND THEN RETURN false; END IF;
-    PERFORM api_key_note('apikey set', api_key_set.name, jsonb_strip_nulls(jsonb_build_object('scopes', scopes, 'tenant', tenant,
-        'senders', senders, 'networks', networks, 'sees', sees, 'expires_at', expires_at)));
-    RETURN true;
-END $$;
-COMMENT ON FUNCTION api_key_set IS 'Gives a key other settings, all of them; false: there is none that is not revoked.';
-
-CREATE FUNCTION api_key_rotate(name text, overlap interval, secret_id text, secret_digest bytea) RETURNS timestamptz
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
-DECLARE
-    ends timestamptz := now() + overlap;
-BEGIN
-    PERFORM FROM api_keys AS k WHERE k.name = api_key_rotate.name AND k.revoked_at IS NULL FOR UPDATE;
-    IF NOT FOUND THEN RETURN NULL; END IF;
-    -- at most two: the one before goes on for a while, and others end now
-    DELETE FROM api_secrets AS s WHERE s.key = api_key_rotate.name AND (overlap <= interval '0' OR s.id <> (
-        SELECT n.id FROM api_secrets AS n WHERE n.key = api_key_rotate.name ORDER BY n.created_at DESC, n.ends_at DESC NULLS FIRST LIMIT 1));
-    UPDATE api_secrets AS s SET ends_at = least(s.ends_at, ends) WHERE s.key = api_key_rotate.name;
-    INSERT INTO api_secrets (id, key, digest) VALUES (secret_id, api_key_rotate.name, secret_digest);
-    PERFORM api_key_note('apikey rotate', api_key_rotate.name, jsonb_build_object('ends_at', ends));
-    RETURN ends;
-END $$;
-COMMENT ON FUNCTION api_key_rotate IS
-    'Gives a key a new secret. The one before works for the time of the overlap. Returns until when, and null if there is no '
-    'such key that is not revoked.';
-
-CREATE FUNCTION api_key_revoke(name text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
-BEGIN
-    UPDATE api_keys AS k SET revoked_at = now() WHERE k.name = api_key_revoke.name AND k.revoked_at IS NULL;
-    IF NOT FOUND THEN RETURN false; END IF;
-    DELETE FROM api_secrets AS s WHERE s.key = api_key_revoke.name;
-    PERFORM api_key_note('apikey revoke', api_key_revoke.name);
-    RETURN true;
-END $$;
-COMMENT ON FUNCTION api_key_revoke IS
-    'Ends a key for ever: each process refuses it within a second. Returns false if there is none, or it was revoked before.';
-
 CREATE FUNCTION api_keys_look(ids text[]) RETURNS TABLE (
     id text, digest bytea, name text, scopes text[], tenant text, senders text[], networks text[], sees text,
     expires_at timestamptz, seconds double precision
@@ -153,13 +77,10 @@ $$;
 COMMENT ON FUNCTION api_key_used IS 'Notes that a secret was used, at most once a minute over all processes.';
 
 INSERT INTO rights (object, role, privileges) VALUES
-    ('api_keys', 'pgmta_operator', 'SELECT'),
+    ('api_keys', 'pgmta_operator', 'SELECT, INSERT, UPDATE (scopes, tenant, senders, networks, sees, expires_at, revoked_at)'),
     ('api_keys', 'pgmta_reader', 'SELECT'),
-    ('api_secrets', 'pgmta_operator', 'SELECT (id, key, created_at, ends_at, used_at, used_from)'),
+    ('api_secrets', 'pgmta_operator',
+        'SELECT (id, key, created_at, ends_at, used_at, used_from), INSERT (id, key, digest), UPDATE (ends_at), DELETE'),
     ('api_secrets', 'pgmta_reader', 'SELECT (id, key, created_at, ends_at, used_at, used_from)'),
-    ('FUNCTION api_key_new', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION api_key_set', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION api_key_rotate', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION api_key_revoke', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION api_keys_look', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION api_key_used', 'pgmta_api', 'EXECUTE');

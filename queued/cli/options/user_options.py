@@ -105,27 +105,34 @@ def read_rights(
     metadata = parse_pairs(options["metadata"])
     if own := sorted(OWN_KEYS & metadata.keys()):
         raise ConfigError([f"--metadata {own[0]}: it is a key that pgmta alone gives"])
-    tenant = options["tenant"]
-    try:
-        check_tenant(tenant or "")
-    except ValueError:
-        raise ConfigError([
-            f"--tenant {tenant!r}: expected up to 64 letters, digits and . _ - @ +, of which the "
-            "first is a letter or a digit"
-        ]) from None  # fmt: skip
     return Rights(
-        senders=[_sender(text) for text in options["sender"]] or None,
+        senders=[read_sender(text) for text in options["sender"]] or None,
         any_sender=options["any_sender"],
-        networks=[_network(text) for text in options["network"]] or None,
+        networks=[read_network(text) for text in options["network"]] or None,
         any_network=any_network,
-        tenant=tenant,
+        tenant=read_tenant(options["tenant"]),
         metadata=metadata if metadata or no_metadata else None,
         priorities=_priorities(options["priorities"]) if options["priorities"] else None,
     )
 
 
-def _sender(text: str) -> str:
-    """Return an address, or @ and a domain, as smtpd compares them."""
+def read_tenant(text: str | None) -> str | None:
+    """Return the tenant of --tenant. Raises ConfigError."""
+    try:
+        check_tenant(text or "")
+    except ValueError:
+        raise ConfigError([
+            f"--tenant {text!r}: expected up to 64 letters, digits and . _ - @ +, of which the "
+            "first is a letter or a digit"
+        ]) from None  # fmt: skip
+    return text
+
+
+def read_sender(text: str) -> str:
+    """Return the address of --sender, or @ and a domain, as smtpd compares them.
+
+    Raises ConfigError.
+    """
     try:
         if text.startswith("@"):
             return f"@{normalise_domain(text[1:])}"
@@ -135,7 +142,8 @@ def _sender(text: str) -> str:
         raise ConfigError([f"--sender {text!r}: expected an address or @domain: {error}"]) from None
 
 
-def _network(text: str) -> Network:
+def read_network(text: str) -> Network:
+    """Return the network of --network. Raises ConfigError."""
     try:
         return ipaddress.ip_network(text)
     except ValueError as error:

@@ -52,13 +52,17 @@ def make_key(
     """Make a key, with all scopes by default; return its token. `expires` is text of a time."""
     wanted = scopes.split() if isinstance(scopes, str) else scopes
     token = new_token()
-    made = db.execute(
-        "SELECT pgmta.api_key_new(%s, %s, %s, %s, %s::cidr[], %s, %s::timestamptz, %s, %s)",
-        (name, wanted or list(SCOPES), tenant, ["@example.org"] if senders is None else senders,
-         networks, sees, expires, token.secret_id, token.digest),
-    ).fetchone()  # fmt: skip
-    db.commit()
-    assert made == ("made",), made
+    with db.transaction():
+        db.execute(
+            "INSERT INTO pgmta.api_keys (name, scopes, tenant, senders, networks, sees, expires_at)"
+            " VALUES (%s, %s, %s, %s, %s::cidr[], %s, %s::timestamptz)",
+            (name, wanted or list(SCOPES), tenant,
+             ["@example.org"] if senders is None else senders, networks, sees, expires),
+        )  # fmt: skip
+        db.execute(
+            "INSERT INTO pgmta.api_secrets (id, key, digest) VALUES (%s, %s, %s)",
+            (token.secret_id, name, token.digest),
+        )
     return str(token)
 
 

@@ -1,0 +1,275 @@
+"""`queuectl apikey`: keys of the HTTP API."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.config.types import hint
+from pgmta.errors import ConfigError, PgmtaError
+from pgmta.model import ANY_SENDER
+from pgmta.postgres.operator import connected
+from pgmta_features.http_api.caller import ANY_TENANT
+from pgmta_features.http_api.keys.key_table import KeyRights, KeyTable
+from pgmta_features.http_api.keys.token import Token
+from pgmta_features.http_api.scopes import SCOPES
+from queued.cli.options.queue_command import (
+    Column,
+    Cut,
+    Form,
+    age_of,
+    command,
+    database_of,
+    instant,
+    print_rows,
+    read_duration,
+    read_time,
+    who,
+)
+from queued.cli.options.user_options import read_network, read_sender, read_tenant
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,58}")
+_OPTIONS = (
+    click.option("--scope", multiple=True, metavar="SCOPE",
+                 help=f"May do this: {', '.join(SCOPES)}; all for each of them."),
+    click.option("--sender", multiple=True, metavar="ADDRESS",
+                 help="May send from this address, or this domain (@example.org)."),
+    click.option("--any-sender", is_flag=True, help="May send from any address."),
+    click.option("--network", multiple=True, metavar="CIDR", help="Is used from this network."),
+    click.option("--tenant", help="Handles mail of this tenant; '' for mail without one."),
+    click.option("--any-tenant", is_flag=True, help="Handles mail of any tenant."),
+    click.option("--sees", type=click.Choice(["own", "tenant", "all"]),
+                 help="Sees and changes what it submitted itself (own, the default), all mail of "
+                 "its tenant, or all mail."),
+    click.option("--expires", metavar="TIME", help="Ends then: 2027-06-30, or 'in 90d'."),
+)  # fmt: skip
+
+
+@click.group()
+def apikey() -> None:
+    """Make, list, change and revoke the keys of the HTTP API.
+
+    A key has a name and a secret token. Changes count within a second in each process.
+    """
+
+
+def _rights_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@asynccontextmanager
+async def _table(config: Path) -> AsyncIterator[KeyTable]:
+    async with connected(database_of(config)) as db:
+        yield KeyTable(db, who())
+
+
+@command(apikey, json=True)
+@click.argument("name")
+@_rights_options
+async def new(config: Path, name: str, as_json: bool, **options: Any) -> None:
+    """Make a key, and print its token: it is shown this once.
+
+    The token alone goes to standard output. Mail of the key has submitted_by key:NAME.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError([
+            f"{name!r}: expected up to 59 letters of lower case, digits and . _ -, of which the "
+            "first is a letter or a digit"
+        ])  # fmt: skip
+    rights = _changed(KeyRights([], "", [], None, "own", None), options)
+    async with _table(config) as table:
+        token = await table.new(name, rights)
+        if not token:
+            [known] = await table.keys(name)
+            state = "was one, which is revoked" if known["revoked_at"] else "is one"
+            raise PgmtaError(
+                f"{name}: there {state}: choose another name, because the mail of that name is its"
+            )
+    _print_token(name, token, as_json)
+
+
+@command(apikey, "set")
+@click.argument("name")
+@_rights_options
+@click.option("--any-network", is_flag=True, help="Is used from any network.")
+@click.option("--never-expires", is_flag=True, help="Has no end.")
+async def set_rights(
+    config: Path, name: str, any_network: bool, never_expires: bool, **options: Any
+) -> None:
+    """Change what a key may; the rest stays as it is.
+
+    --scope, --sender and --network replace all of their kind that the key had.
+    """
+    if not any(options.values()) and options["tenant"] is None and not any_network | never_expires:
+        raise ConfigError(["nothing to change: give at least one option"])
+    for given, flag, no in (
+        (options["network"], any_network, "--network and --any-network"),
+        (options["expires"], never_expires, "--expires and --never-expires"),
+    ):
+        if given and flag:
+            raise ConfigError([f"{no} exclude each other"])
+    async with _table(config) as table:
+        before = KeyRights.of_row(await _existing(table, name))
+        if any_network:
+            before = replace(before, networks=None)
+        if never_expires:
+            before = replace(before, expires_at=None)
+        _present(name, await table.set(name, _changed(before, options)))
+    print_line(f"key {name} changed")
+
+
+@command(apikey, json=True)
+@click.argument("name")
+@click.option("--overlap", default="1d", show_default=True, metavar="DURATION",
+              help="The token before works for so long; 0s ends it at once.")  # fmt: skip
+async def rotate(config: Path, name: str, overlap: str, as_json: bool) -> None:
+    """Give a key another token, and print it: it is shown this once."""
+    seconds = read_duration(overlap, "--overlap")
+    async with _table(config) as table:
+        await _existing(table, name)
+        found = await table.rotate(name, seconds)
+    if not found:
+        raise PgmtaError(f"the key {name} was revoked meanwhile")
+    token, ends_at = found
+    _print_token(name, token, as_json, former_ends_at=ends_at)
+    if ends_at and not as_json:
+        print_line(f"the token before works until {instant(ends_at)}", err=True)
+
+
+@command(apikey)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+async def revoke(config: Path, names: tuple[str, ...]) -> None:
+    """End keys for ever. Each process refuses them within a second."""
+    async with _table(config) as table:
+        for name in names:
+            await _existing(table, name)
+        for name in names:
+            _present(name, await table.revoke(name))
+            print_line(f"key {name} revoked")
+
+
+@command(apikey, "list", rows=True)
+async def list_keys(config: Path, form: Form) -> None:
+    """List all keys, revoked ones last; exit 1 if there are none."""
+    async with _table(config) as table:
+        keys = await table.keys()
+    columns: dict[str, Column] = {
+        "KEY": "name",
+        "STATE": _state,
+        "SCOPES": Cut(lambda each: " ".join(each["scopes"])),
+        "SENDERS": Cut(lambda each: " ".join(each["senders"]) or "-"),
+        "TENANT": lambda each: each["tenant"] or "-",
+        "SEES": "sees",
+        "LAST USED": lambda each: age_of(each["used_at"]) if each["used_at"] else "-",
+        "EXPIRES": lambda each: instant(each["expires_at"]) if each["expires_at"] else "-",
+    }
+    print_rows(keys, columns, form)
+    if not keys:
+        sys.exit(EXIT_FAILURE)
+
+
+@command(apikey, json=True)
+@click.argument("name")
+async def show(config: Path, name: str, as_json: bool) -> None:
+    """Show a key: what it may, its tokens by their public part, and their last use."""
+    async with _table(config) as table:
+        key = await _existing(table, name, revoked=True)
+        secrets = await table.secrets(name)
+    if as_json:
+        print_json({**key, "secrets": secrets})
+        return
+    print_line(f"key       {key['name']} ({_state(key)})")
+    print_line(f"scopes    {' '.join(key['scopes'])}")
+    print_line(f"senders   {' '.join(key['senders']) or 'none: it sends nothing'}")
+    print_line(f"tenant    {'any' if key['tenant'] == ANY_TENANT else key['tenant'] or '-'}")
+    print_line(f"sees      {key['sees']}")
+    print_line(f"networks  {'any' if key['networks'] is None else ' '.join(key['networks'])}")
+    print_line(f"made      {instant(key['created_at'])} by {key['created_by']}")
+    print_line(f"expires   {instant(key['expires_at']) if key['expires_at'] else 'never'}")
+    for each in secrets:
+        used = "not used yet"
+        if each["used_at"]:
+            used = f"last used {instant(each['used_at'])} from {each['used_from'] or 'here'}"
+        end = f", works until {instant(each['ends_at'])}" if each["ends_at"] else ""
+        print_line(f"token     pgmta_{each['id']}_…, {used}{end}")
+
+
+def _print_token(name: str, token: Token, as_json: bool, **more: Any) -> None:
+    if as_json:
+        print_json({"name": name, "token": str(token), **more})
+        return
+    print_line(str(token))
+    print_line(f"that is the token of key {name}, and it is shown this once", err=True)
+
+
+def _changed(before: KeyRights, options: dict[str, Any]) -> KeyRights:
+    """Return the rights with what the options say. Raises ConfigError."""
+    for one, other in (("sender", "any_sender"), ("tenant", "any_tenant")):
+        if options[one] and options[other]:
+            raise ConfigError([f"--{one} and --{other.replace('_', '-')} exclude each other"])
+    found = before
+    if options["scope"]:
+        found = replace(found, scopes=_scopes(options["scope"]))
+    if options["sender"] or options["any_sender"]:
+        senders = [ANY_SENDER] if options["any_sender"] else map(read_sender, options["sender"])
+        found = replace(found, senders=list(senders))
+    if options["network"]:
+        found = replace(found, networks=[str(read_network(text)) for text in options["network"]])
+    if options["any_tenant"] or options["tenant"] is not None:
+        tenant = ANY_TENANT if options["any_tenant"] else read_tenant(options["tenant"]) or ""
+        found = replace(found, tenant=tenant)
+    if options["sees"]:
+        found = replace(found, sees=options["sees"])
+    if options["expires"]:
+        end = read_time(options["expires"], "--expires", whole_days=True)
+        if end and end <= datetime.now(UTC):
+            raise ConfigError([f"--expires {options['expires']!r}: that is in the past"])
+        found = replace(found, expires_at=end)
+    if not found.scopes:
+        raise ConfigError([f"--scope is missing: give some of {', '.join(SCOPES)}, or all"])
+    if "send" in found.scopes and not found.senders:
+        raise ConfigError(["a key with the scope send needs --sender or --any-sender"])
+    if found.sees == "tenant" and found.tenant == ANY_TENANT:
+        raise ConfigError(["--sees tenant with any tenant: that is --sees all"])
+    return found
+
+
+def _scopes(given: tuple[str, ...]) -> list[str]:
+    words = [word for text in given for word in text.replace(",", " ").split()]
+    for word in words:
+        if word not in SCOPES and word != "all":
+            raise ConfigError([f"--scope {word!r}: unknown; {hint(word, [*SCOPES, 'all'])}"])
+    return [scope for scope in SCOPES if scope in words or "all" in words]
+
+
+def _state(key: dict[str, Any]) -> str:
+    return "revoked" if key["revoked_at"] else "active" if key["holds"] else "expired"
+
+
+async def _existing(table: KeyTable, name: str, *, revoked: bool = False) -> dict[str, Any]:
+    """Return a key. Raises PgmtaError with the nearest name if there is none."""
+    if not (found := await table.keys(name)):
+        names = [key["name"] for key in await table.keys() if not key["revoked_at"]]
+        near = get_close_matches(name, names, 1)
+        advice = f"did you mean {near[0]}?" if near else "`queuectl apikey list` lists them"
+        raise PgmtaError(f"there is no key {name}; {advice}")
+    if found[0]["revoked_at"] and not revoked:
+        raise PgmtaError(f"the key {name} is revoked, for ever: make another one")
+    return found[0]
+
+
+def _present(name: str, there: bool) -> None:
+    if not there:
+        raise PgmtaError(f"the key {name} was revoked meanwhile")

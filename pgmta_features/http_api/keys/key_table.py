@@ -1,0 +1,104 @@
+"""Keys as an operator makes, changes and lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from pgmta.postgres.operator import OperatorConnection
+from pgmta.store.queries import feature_queries
+from pgmta_features.http_api.keys.token import Token, new_token
+
+_SQL = feature_queries("http_api")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRights:
+    """What a key may, as table api_keys has it."""
+
+    scopes: list[str]
+    tenant: str
+    senders: list[str]
+    networks: list[str] | None
+    sees: str
+    expires_at: datetime | None
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> KeyRights:
+        """Return those of a row of `keys`."""
+        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+
+
+class KeyTable:
+    """Each change is noted in table `audit` under `who`, the operator.
+
+    Methods raise StoreUnavailable, psycopg.Error.
+    """
+
+    def __init__(self, db: OperatorConnection, who: str) -> None:
+        self._db = db
+        self._who = who
+
+    async def keys(self, name: str | None = None) -> list[dict[str, Any]]:
+        """Return all keys, or the one of that name, with the last use of each."""
+        return await self._db.rows(_SQL["keys"], {"name": name})
+
+    async def secrets(self, name: str) -> list[dict[str, Any]]:
+        """Return the secrets of a key that hold, the newest first, without what is secret."""
+        return await self._db.rows(_SQL["secrets"], {"name": name})
+
+    async def new(self, name: str, rights: KeyRights) -> Token | None:
+        """Make a key; return its token, or None if there is or was one of that name."""
+        async with self._db.transaction():
+            if not await self._db.row(_SQL["new"], {"name": name, **asdict(rights)}):
+                return None
+            await self._audit("new", name, _said(rights))
+            return await self._add_secret(name)
+
+    async def set(self, name: str, rights: KeyRights) -> bool:
+        """Change what a key may; return False if there is none that is not revoked."""
+        async with self._db.transaction():
+            row = await self._db.row(_SQL["set"], {"name": name, **asdict(rights)})
+            if row:
+                await self._audit("set", name, _said(rights))
+        return row is not None
+
+    async def rotate(self, name: str, overlap_s: float) -> tuple[Token, datetime | None] | None:
+        """Give a key another secret; return its token, and until when the one before holds.
+
+        An older one ends at once, and without `overlap_s` that one too. Return None if there is no
+        such key that is not revoked.
+        """
+        async with self._db.transaction():
+            if not await self._db.row(_SQL["lock"], {"name": name}):
+                return None
+            fields = {"name": name, "seconds": overlap_s}
+            before = await self._db.row(_SQL["end_secrets"], fields)
+            await self._audit("rotate", name, {"overlap_s": overlap_s})
+            return await self._add_secret(name), before["ends_at"] if before else None
+
+    async def revoke(self, name: str) -> bool:
+        """End a key for ever; return False if there is none, or it was revoked before."""
+        async with self._db.transaction():
+            row = await self._db.row(_SQL["revoke"], {"name": name})
+            if row:
+                await self._db.row(_SQL["end_secrets"], {"name": name, "seconds": 0.0})
+                await self._audit("revoke", name, {})
+        return row is not None
+
+    async def _add_secret(self, name: str) -> Token:
+        token = new_token()
+        fields = {"id": token.secret_id, "name": name, "digest": token.digest}
+        await self._db.execute(_SQL["add_secret"], fields)
+        return token
+
+    async def _audit(self, what: str, name: str, details: dict[str, Any]) -> None:
+        await self._db.audit(self._who, f"apikey {what}", name, details, 1)
+
+
+def _said(rights: KeyRights) -> dict[str, Any]:
+    """Return the rights for the audit."""
+    end = rights.expires_at
+    return {**asdict(rights), "expires_at": end and end.isoformat()}

@@ -1,0 +1,123 @@
+"""`queuectl apikey`, and what a process of the API sees of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+import yaml
+from psycopg.conninfo import make_conninfo
+
+from tests.features.http_api.served import ServedApi, make_key, serving_api
+from tests.support.queuectl import Command, queuectl
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def run(database: str, tmp_path: Path) -> Command:
+    """queuectl of an operator."""
+    uri = make_conninfo(database, options="-c role=pgmta_operator")
+    config = tmp_path / "operator.yaml"
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": uri}}}))
+    return partial(queuectl, config)
+
+
+def status_of(api: ServedApi, token: str, **more: str) -> tuple[int, str]:
+    """The status of an answer to a key, and the word of its problem."""
+    answer = api.send("GET", "/v1/key", token, **more)
+    return answer.status, answer.members.get("type", "").rpartition(":")[2]
+
+
+def test_a_key_from_its_first_day_to_its_last(
+    run: Command, db: psycopg.Connection, api: ServedApi
+) -> None:
+    made = run(
+        "apikey", "new", "shop", "--scope", "send,messages", "--sender", "@shop.example",
+        "--sender", "Bob@Example.org", "--tenant", "t1", "--sees", "tenant", "--json",
+    )  # fmt: skip
+    assert made.exit_code == 0, made.output
+    token = json.loads(made.output)["token"]
+    assert api.send("GET", "/v1/key", token).members == {
+        "name": "shop", "scopes": ["messages", "send"], "tenant": "t1", "sees": "tenant",
+        "senders": ["@shop.example", "Bob@example.org"],
+    }  # fmt: skip
+    assert token not in json.dumps(db.execute("SELECT row_to_json(a) FROM audit AS a").fetchall())
+
+    def used() -> bool:
+        [shown] = json.loads(run("apikey", "list", "--json").output)
+        return shown["used_at"] is not None and shown["used_from"] == "127.0.0.1"
+
+    until(used)
+    changed = run("apikey", "set", "shop", "--scope", "messages", "--network", "192.0.2.0/24")
+    assert changed.exit_code == 0
+    until(lambda: status_of(api, token) == (403, "network-refused"))
+    assert run("apikey", "set", "shop", "--any-network", "--expires", "in 1s").exit_code == 0
+    until(lambda: status_of(api, token) == (401, "key-expired"))
+    assert run("apikey", "set", "shop", "--never-expires").exit_code == 0
+    until(lambda: status_of(api, token)[0] == 200)
+    second = json.loads(run("apikey", "rotate", "shop", "--json").output)["token"]
+    third = json.loads(run("apikey", "rotate", "shop", "--json").output)["token"]
+    until(lambda: status_of(api, token)[0] == 401)
+    assert [status_of(api, each)[0] for each in (second, third)] == [200, 200]
+    assert "works until" in run("apikey", "show", "shop").output
+    last = json.loads(run("apikey", "rotate", "shop", "--overlap", "0s", "--json").output)["token"]
+    until(lambda: status_of(api, third)[0] == 401)
+    assert status_of(api, last)[0] == 200
+    assert run("apikey", "revoke", "shop").output == "key shop revoked\n"
+    until(lambda: status_of(api, last) == (401, "key-refused"))
+    assert "revoked" in run("apikey", "new", "shop", "--scope", "usage").output
+    actions = db.execute("SELECT action, condition FROM audit ORDER BY id").fetchall()
+    words = ["new", *["set"] * 3, *["rotate"] * 3, "revoke"]
+    assert [action for action, _ in actions] == [f"apikey {word}" for word in words]
+    assert {name for _, name in actions} == {"shop"}
+
+
+def test_a_revocation_holds_within_a_second_in_each_process(
+    as_api: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    token = make_key(db)
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    with serving_api(folders[0], as_api) as one, serving_api(folders[1], as_api) as two:
+        for _ in range(3):
+            assert [status_of(each, token)[0] for each in (one, two)] == [200, 200]
+        db.execute("DELETE FROM api_secrets")
+        revoked = time.monotonic()
+        for each in (one, two):
+            until(lambda each=each: status_of(each, token)[0] == 401)  # type: ignore[misc]
+        # each look is of the last half second; a loaded machine may ask late
+        assert time.monotonic() - revoked < 5.0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["new", "shop"], "--scope is missing: give some of send,"),
+        (["new", "shop", "--scope", "sned"], "did you mean 'send'?"),
+        (["new", "shop", "--scope", "send"], "needs --sender or --any-sender"),
+        (["new", "shop", "--scope", "send", "--sender", "shop"], "expected an address or @domain"),
+        (["new", "Shop", "--scope", "usage"], "letters of lower case"),
+        (["new", "shop", "--scope", "usage", "--network", "192.0.2.1/24"], "--network"),
+        (["new", "shop", "--scope", "usage", "--expires", "2001-01-01"], "in the past"),
+        (["new", "shop", "--scope", "usage", "--tenant", "*"], "--tenant"),
+        (["new", "shop", "--scope", "usage", "--any-tenant", "--sees", "tenant"], "--sees all"),
+        (["set", "news"], "nothing to change"),
+        (["set", "nwes", "--scope", "usage"], "did you mean news?"),
+        (["revoke", "news", "other"], "there is no key other"),
+        (["rotate", "news", "--overlap", "soon"], "--overlap"),
+    ],
+)
+def test_mistakes_are_named_and_change_nothing(
+    run: Command, db: psycopg.Connection, words: list[str], said: str
+) -> None:
+    make_key(db, "news")
+    before = db.execute("SELECT * FROM api_keys").fetchall()
+    done = run("apikey", *words)
+    assert done.exit_code != 0
+    assert said in done.output, done.output
+    assert db.execute("SELECT * FROM api_keys").fetchall() == before

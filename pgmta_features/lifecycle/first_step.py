@@ -22,7 +22,7 @@ _RECOVERY = {"action": "password_recovery", "url": "http://127.0.0.1:2581/confir
 _SQL = feature_queries("lifecycle")
 
 
-async def _prepare(uri: str) -> None:
+async def _prepare(uri: str, _: Path) -> None:
     """Install the schema lifecycle, and store the templates.
 
     Raises MigrationError, StoreUnavailable, TemplateError, psycopg.Error.
@@ -43,4 +43,9 @@ def _shipped() -> tuple[Path, ...]:
     return tuple(sorted(_MAILS.glob("*.txt")))
 
 
-STEP = FirstStep(_prepare, "takes the links of `queuectl lifecycle demo -c etc/dev/queued.yaml`")
+STEP = FirstStep(
+    prepare=_prepare,
+    served="takes the links of `queuectl lifecycle demo -c etc/dev/queued.yaml`",
+    process="web",
+    port=2581,
+)

@@ -209,8 +209,8 @@ def with_compose(host: Host) -> None:
     assert "warning" not in migrated
     host.run(["queuectl", "lifecycle", "install"], "migrate", given("migrate"))
     host.start(["smtpd", "sink", "--maildir", f"{VOLUME}/sink"], "sink")
-    daemons = [start(name) for name in ("smtpd", "queued", "web")]
-    until(lambda: all(healthy(host, "sink", port) for port in (9101, 9102, 9103)))
+    daemons = [start(name) for name in ("smtpd", "queued", "web", "api")]
+    until(lambda: all(healthy(host, "sink", port) for port in (9101, 9102, 9103, 9104)))
     assert host.send("composed")
     until(lambda: caught(host.volume("sink")) == ["composed"])
     assert "ID" in start("queuectl", "list").wait()
@@ -235,10 +235,10 @@ def test_a_service_may_do_little(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges"]
     assert service["user"] == "${PGMTA_USER:-925:925}"
-    assert ("healthcheck" in service) == (name in ("smtpd", "queued", "web"))
+    assert ("healthcheck" in service) == (name in ("smtpd", "queued", "web", "api"))
     role = "owner" if name == "migrate" else "operator" if name == "queuectl" else name
     assert f"//{role}:" in service["environment"]["PGMTA_DATABASE_URI"]
-    port = {"smtpd": 9101, "queued": 9102, "web": 9103}.get(name)
+    port = {"smtpd": 9101, "queued": 9102, "web": 9103, "api": 9104}.get(name)
     if port:
         assert f"127.0.0.1:{port}/readyz" in service["healthcheck"]["test"][-1]
         settings = yaml.safe_load((SOURCE / "etc" / f"{name}.yaml").read_text())

@@ -46,7 +46,8 @@ for file in {shared}; do test -s /usr/share/$file; done
 test -s /usr/share/doc/pgmta/examples/fastapi_shop.py
 cd /usr/lib/systemd/system
 said=$(systemd-analyze verify --man=no pgmta-database.service smtpd.service smtpd.socket \
-    queued.service queued@main.service queued-web.service quarantine-retention@x.service \
+    queued.service queued@main.service queued-web.service queued-api.service \
+    quarantine-retention@x.service \
     quarantine-retention@x.timer 2>&1) && [ -z "$said" ] || { echo "$said"; false; }
 cd /
 smtpd check

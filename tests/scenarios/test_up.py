@@ -7,6 +7,7 @@ blank in its name. One newcomer is root, one is a user without rights.
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shlex
@@ -138,6 +139,10 @@ def newcomer(request: pytest.FixtureRequest) -> Iterator[Newcomer]:
 def test_the_links_of_the_demo_activate_its_accounts(newcomer: Newcomer) -> None:
     [page, web] = re.findall(r"http://127\.0\.0\.1:\d+", "".join(newcomer.said))[:2]
     said = {name: newcomer.run_block(name) for name in BLOCKS}
+    [curl] = [line for line in newcomer.said if "/v1/messages" in line]
+    number = json.loads(newcomer.run("sh", "-c", curl))["id"]
+    by_key = f"SELECT DISTINCT submitted_by FROM pgmta.attempts WHERE message_id = {number}"
+    until(lambda: newcomer.ask(by_key) == "key:make-run\n")
     assert "you@example.com" in said["quickstart"]
     event = "SELECT event FROM pgmta.attempts WHERE recipient = 'ann@example.com'"
     until(lambda: newcomer.ask(event) == "delivered\n")

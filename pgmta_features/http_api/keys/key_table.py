@@ -57,6 +57,17 @@ class KeyTable:
             await self._audit("new", name, _said(rights))
             return await self._add_secret(name)
 
+    async def adopt(self, name: str, rights: KeyRights, token: Token) -> None:
+        """Have a key with this token, and no other one, unless a key of that name was revoked."""
+        async with self._db.transaction():
+            await self._db.row(_SQL["new"], {"name": name, **asdict(rights)})
+            if not await self._db.row(_SQL["lock"], {"name": name}):
+                return
+            if not any(each["id"] == token.secret_id for each in await self.secrets(name)):
+                await self._db.row(_SQL["end_secrets"], {"name": name, "seconds": 0.0})
+                await self._write_secret(name, token)
+                await self._audit("adopt", name, _said(rights))
+
     async def set(self, name: str, rights: KeyRights) -> bool:
         """Change what a key may; return False if there is none that is not revoked."""
         async with self._db.transaction():
@@ -90,9 +101,12 @@ class KeyTable:
 
     async def _add_secret(self, name: str) -> Token:
         token = new_token()
+        await self._write_secret(name, token)
+        return token
+
+    async def _write_secret(self, name: str, token: Token) -> None:
         fields = {"id": token.secret_id, "name": name, "digest": token.digest}
         await self._db.execute(_SQL["add_secret"], fields)
-        return token
 
     async def _audit(self, what: str, name: str, details: dict[str, Any]) -> None:
         await self._db.audit(self._who, f"apikey {what}", name, details, 1)

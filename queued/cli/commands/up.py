@@ -11,10 +11,11 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -123,8 +124,7 @@ def _made() -> bytes:
 _SMTPD_CONFIG = Path("etc/dev/smtpd.yaml")
 _QUEUED_CONFIG = Path("etc/dev/queued.yaml")
 _SUBMISSION_PORT = 2587  # as etc/dev/smtpd.yaml has it
-_WEB = Path("etc/dev/web.yaml")
-_WEB_PORT = 2581  # in it
+_WEB_CONFIG = "etc/dev/{}.yaml"  # of each `queued web`
 _DATABASE = "database"
 _GRACE_S = 45.0  # for the daemons to drain
 _SHOWN_LINES = 5  # of the log of a daemon that ended
@@ -158,21 +158,22 @@ _PROGRESS_INTERVAL_S = 10.0  # for lines that smtpd does not greet yet
 def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_port: int) -> None:
     """Run the database, smtpd, one queued and a development sink until Ctrl-C.
 
-    With the default configurations smtpd also has TLS, and a submission port for one user; the
-    links in mail lead to `queued web`. The daemons log to files of their own, so that the
-    terminal shows the mail that the sink gets.
+    With the default configurations smtpd also has TLS, and a submission port for one user; one
+    `queued web` takes the links in mail, and another one has the HTTP API. The daemons log to files
+    of their own, so that the terminal shows the mail that the sink gets.
     """
     first, usual = smtpd_config == _SMTPD_CONFIG, queued_config == _QUEUED_CONFIG
-    web = first and usual
     steps: list[FirstStep] = list(loaded("first_steps")) if usual else []
-    _ship(smtpd_config, queued_config, *([_WEB] if web else []))
+    served = {step.process: step.port for step in steps if first}
+    web = {name: Path(_WEB_CONFIG.format(name)) for name in served}
+    _ship({_SMTPD_CONFIG, _QUEUED_CONFIG}.intersection((smtpd_config, queued_config)), web.values())
     if usual:  # the file names them
         make_keys(queued_config.parent.parent.parent / "var")
     config = load(queued_config, whole_model())
     environment = config.environment
     directory = environment.directory.resolve()
     with _only_one(directory, f", smtpd on port {port}, sink on port {sink_port}") as held:
-        optional = [*([_SUBMISSION_PORT] if first else []), *([_WEB_PORT] if web else [])]
+        optional = [*([_SUBMISSION_PORT] if first else []), *served.values()]
         _check_ports(port, sink_port, page_port, *optional)
         named = configured(environment)
         if not named and not EmbeddedServer(directory).data.exists():
@@ -184,7 +185,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
             if first:
                 await make_user(directory, uri)
             for step in steps:
-                await step.prepare(uri)
+                await step.prepare(uri, directory)
 
         sink = directory / "sink"
         submission = _first_try(directory) if first else []
@@ -195,7 +196,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
                 "sink": ["smtpd", "sink", "--port", str(sink_port), *keeps],
                 "queued": ["queued", "run", "-c", str(queued_config)],
                 "smtpd": ["smtpd", "run", "-c", str(smtpd_config)],
-                **({"web": ["queued", "web", "-c", str(_WEB)]} if web else {}),
+                **{name: ["queued", "web", "-c", str(path)] for name, path in web.items()},
             },
             {URI_VARIABLE: named} if named else {DIRECTORY_VARIABLE: str(directory)},
             held,
@@ -206,10 +207,18 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
             *(("smtpd", line) for line in submission[:1]),
             ("queued", _way(config, queued_config, sink_port)),
             ("sink", f"http://127.0.0.1:{page_port} shows the mail, which is in {sink}/new"),
-            *(("web", f"http://127.0.0.1:{_WEB_PORT} {step.web}") for step in steps if web),
+            *((step.process, f"http://127.0.0.1:{step.port} {step.served}")
+              for step in steps if first),
             ("logs", str(children.logs / "*.log")),
-        ]
-        hints = [_hint(port), *submission[1:]]
+        ]  # fmt: skip
+        hints = {
+            "send a first mail from another terminal, then look at the sink's page": _hint(port)
+        }
+        if first:
+            hints["or, over TLS with a login"] = submission[1]
+            for step in steps:
+                if hint := step.hint(directory):
+                    hints["or, by HTTP"] = hint
         status = asyncio.run(_run(children, prepare, port, lines, hints))
     sys.exit(status)
 
@@ -221,13 +230,13 @@ def _way(config: QueuedConfig, path: Path, sink_port: int) -> str:
     return f"delivers everything to 127.0.0.1:{sink_port}"
 
 
-def _ship(*configs: Path) -> None:
+def _ship(*configs: Iterable[Path]) -> None:
     """Copy default files that do not exist from those that are shipped with pgmta.
 
     So other commands can name them, and their paths begin here.
     """
-    for config in configs:
-        if config in (_SMTPD_CONFIG, _QUEUED_CONFIG, _WEB) and not config.exists():
+    for config in chain(*configs):
+        if not config.exists():
             make_parents(config.parent)
             shutil.copyfile(shipped("etc") / "dev" / config.name, config)
 
@@ -311,7 +320,7 @@ async def _run(
     prepare: Callable[[], Awaitable[None]],
     port: int,
     lines: list[tuple[str, str]],
-    hints: list[str],
+    hints: dict[str, str],
 ) -> int:
     """Run the children until a signal, or the end of one; `prepare` the database before most."""
     signals = Signals()
@@ -350,17 +359,20 @@ async def _run(
         return 0 if signals.stop.is_set() else EXIT_FAILURE
     finally:
         signals.stop.set()
-        for name in ("smtpd", "queued", "web", "sink", _DATABASE):
+        # the sink takes what queued still sends, and the database is the last
+        last = ["queued", "sink", _DATABASE]
+        for name in [*(each for each in children.running if each not in last), *last]:
             await _stop(children.running.get(name))
         if waits:
             await asyncio.wait(waits)
 
 
-def _welcome(lines: list[tuple[str, str]], hints: list[str]) -> None:
+def _welcome(lines: list[tuple[str, str]], hints: dict[str, str]) -> None:
     for name, text in lines:
         print_line(f"{name:9} {text}")
-    print_text("\nsend a first mail from another terminal, then look at the sink's page:\n")
-    print_text("\nor, over TLS with a login:\n\n".join(f"  {hint}\n" for hint in hints))
+    for words, hint in hints.items():
+        print_text(f"\n{words}:\n\n  {hint}")
+    print_text("")
     print_line("Ctrl-C stops all of it; the data stay.")
 
 

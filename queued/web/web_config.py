@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    ValidationInfo,
     field_validator,
-    model_validator,
 )
 
 from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.joined import JoinedFile, joined
 from pgmta.config.token_keys import TokenKeys
 from pgmta.config.types import (
+    Network,
     NetworkList,
     Period,
     Section,
@@ -103,6 +104,7 @@ class WebConfig(JoinedFile):
     tokens: TokenKeys = Field(default=TokenKeys())
     proxies: NetworkList = Field(
         default=[],
+        validate_default=True,
         description="networks of proxies; their X-Forwarded-For names the client, from the right",
     )
     limits: WebLimits = Field(default=WebLimits())
@@ -118,17 +120,6 @@ class WebConfig(JoinedFile):
         """The kind of this process, which its login fits: of the API alone, or of pages too."""
         return API_DAEMON if self.audiences == {API} else WEB
 
-    @model_validator(mode="after")
-    def _protected(self) -> Self:
-        """Refuse an API that gets keys over a network without TLS."""
-        for place, each in enumerate(self.listen):
-            if API in each.serves and not (self.proxies or _is_loopback(each.address)):
-                raise ValueError(
-                    f"listen.{place}.address: the API listens on {each.address} without TLS: name "
-                    "the proxies that have it in `proxies`, or listen on 127.0.0.1"
-                )
-        return self
-
     @field_validator("listen")
     @classmethod
     def _distinct(cls, listen: list[WebListener]) -> list[WebListener]:
@@ -137,6 +128,18 @@ class WebConfig(JoinedFile):
             if places.count((address, port)) > 1:
                 raise ValueError(f"{address}, port {port}, is listed twice")
         return listen
+
+    @field_validator("proxies")
+    @classmethod
+    def _protected(cls, proxies: list[Network], info: ValidationInfo) -> list[Network]:
+        """Refuse an API that gets keys over a network without TLS."""
+        for each in info.data.get("listen", ()):
+            if API in each.serves and not (proxies or _is_loopback(each.address)):
+                raise ValueError(
+                    f"there are none, and the API listens on {each.address} without TLS: name "
+                    "those that have it, or let it listen on 127.0.0.1"
+                )
+        return proxies
 
 
 def _is_loopback(address: str) -> bool:

@@ -1,25 +1,197 @@
-"""Authentication, limits and checks before the handlers."""
+"""Authentication, limits and checks before the handlers, and the listeners."""
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import psycopg
+import pytest
+import yaml
+from psycopg.conninfo import make_conninfo
 
-from tests.features.http_api.served import ServedApi, make_key
+from tests.features.http_api.served import ServedApi, make_key, serving_api
+from tests.support.daemons import ROOT
+from tests.support.waiting import free_port
+from tests.web.web import Answer, Web
+
+JSON = "application/json"
+MAIL = {"sender": "a@example.org", "to": ["b@example.com"], "subject": "x", "body": "x"}
 
 
-def test_a_key_says_what_it_may(api: ServedApi, db: psycopg.Connection) -> None:
+def word(answer: Answer) -> tuple[int, str]:
+    """The status of an answer, and the word of its problem."""
+    kind = answer.members.get("type", "")
+    return answer.status, kind.removeprefix("urn:pgmta:problem:")
+
+
+def own_address() -> str:
+    """An address of this host that is not loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.99", 9))
+        except OSError:
+            pytest.skip("this host has the loopback address alone")
+        found: str = probe.getsockname()[0]
+        return found
+
+
+def test_who_may_ask(api: ServedApi, db: psycopg.Connection) -> None:
     token = make_key(db, "shop", "send messages", tenant="t1", senders=["@shop.example"])
+    reader = make_key(db, "reader", "messages")
+    expired = make_key(db, "old", expires="2001-01-01")
+    away = make_key(db, "away", networks=["192.0.2.0/24"])
     answer = api.send("GET", "/v1/key", token)
-    assert answer.status == 200, answer
-    print(answer.headers)
+    assert answer.status == 200
     assert answer.members == {
         "name": "shop", "scopes": ["messages", "send"], "tenant": "t1",
         "senders": ["@shop.example"], "sees": "own",
     }  # fmt: skip
-    for status, word, ask in [
-        (401, "key-missing", {}),
-        (401, "key-refused", {"token": token[:-1] + ("a" if token[-1] != "a" else "b")}),
-        (401, "key-refused", {"token": "pgmta_nonsense"}),
+    assert answer.headers["ratelimit-policy"] == '"key";q=1000;w=1'
+    other = token[:-1] + ("a" if token[-1] != "a" else "b")
+    for given, problem in [
+        ("", (401, "key-missing")),
+        (other, (401, "key-refused")),
+        (f"pgmta_{'a' * 12}_{token.rpartition('_')[2]}", (401, "key-refused")),
+        ("pgmta_nonsense", (401, "key-refused")),
+        (expired, (401, "key-expired")),
+        (away, (403, "network-refused")),
     ]:
-        answer = api.send("GET", "/v1/key", **ask)
-        assert (answer.status, answer.members["type"]) == (status, f"urn:pgmta:problem:{word}")
+        answer = api.send("GET", "/v1/key", given)
+        assert word(answer) == problem
+        assert ("www-authenticate" in answer.headers) == (problem[0] == 401)
+    assert word(api.ask("GET", f"/v1/key?token={token}")) == (401, "key-missing")
+    assert word(api.send("POST", "/v1/messages", reader, MAIL)) == (403, "scope-missing")
+    assert db.execute("SELECT count(*) FROM messages").fetchone() == (0,)
+
+
+def test_what_may_be_asked(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db)
+    auth = {"Authorization": f"Bearer {token}"}
+
+    def ask(method: str, path: str, body: bytes | None = None, **fields: str) -> Answer:
+        return api.ask(method, path, body, **auth, **fields)
+
+    assert ask("GET", "/v1/nothing").status == 404
+    assert ask("DELETE", "/v1/key").headers["allow"]
+    mail = json.dumps(MAIL).encode()
+    for answer, problem in [
+        (ask("GET", "/v1/key?limit=1"), (400, "invalid")),
+        (ask("GET", "/v1/key", b"{}", Content_Type=JSON), (400, "body-unexpected")),
+        (ask("POST", "/v1/messages", Content_Type=JSON), (400, "body-missing")),
+        (ask("POST", "/v1/messages", mail, Content_Type="text/plain"), (415, "body-type")),
+        (ask("POST", "/v1/messages", mail), (415, "body-type")),
+        (ask("POST", "/v1/messages", mail, Content_Type=JSON, Content_Encoding="gzip"),
+         (415, "body-type")),
+        (ask("POST", "/v1/messages", b'{"x": "' + b"x" * (1 << 20) + b'"}', Content_Type=JSON),
+         (413, "body-size")),
+        (ask("POST", "/v1/messages", mail[:-1], Content_Type=JSON), (400, "not-json")),
+        (ask("POST", "/v1/messages", mail, Content_Type=JSON, Idempotency_Key="a b"),
+         (400, "invalid")),
+    ]:  # fmt: skip
+        assert word(answer) == problem
+    assert db.execute("SELECT count(*) FROM messages").fetchone() == (0,)
+    assert ask("POST", "/v1/messages", mail, Content_Type=f"{JSON}; charset=utf-8").status == 202
+
+
+def test_limits_of_a_key_and_of_wrong_ones(
+    as_api: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    token, wrong = make_key(db), f"pgmta_{'a' * 12}_{'a' * 52}"
+    with serving_api(tmp_path, as_api, limits={"api_rate": 5}) as api:
+        answers = [api.send("GET", "/v1/key", token) for _ in range(20)]
+        over = [answer for answer in answers if answer.status == 429]
+        assert over
+        assert {word(answer) for answer in over} == {(429, "rate")}
+        assert over[0].headers["retry-after"] == "1"
+        assert over[0].headers["ratelimit"] == '"key";r=0;t=1'
+        refused = [word(api.send("GET", "/v1/key", wrong)) for _ in range(22)]
+        assert refused[:20] == [(401, "key-refused")] * 20
+        assert word(api.send("GET", "/v1/key", token)) == (429, "too-many-refusals")
+        elsewhere = api.send("GET", "/v1/key", token, source="127.0.0.2")
+        assert word(elsewhere) in [(200, ""), (429, "rate")]
+
+
+def test_a_key_crosses_no_network_in_the_clear(
+    as_api: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    address = own_address()
+    token = make_key(db, networks=["198.51.100.0/24", "127.0.0.0/8"])
+
+    def ask(api: ServedApi, **more: str) -> tuple[int, str]:
+        return word(api.send("GET", "/v1/key", token, source=address, **more))
+
+    (tmp_path / "direct").mkdir()
+    (tmp_path / "proxied").mkdir()
+    with serving_api(tmp_path / "direct", as_api, proxies=["203.0.113.1"]) as api:
+        assert ask(api) == (403, "insecure")
+        assert ask(api, X_Forwarded_For="127.0.0.1") == (403, "insecure")
+        assert api.send("GET", "/v1/key", token).status == 200
+    with serving_api(tmp_path / "proxied", as_api, proxies=[f"{address}/32"]) as api:
+        assert ask(api, X_Forwarded_For="198.51.100.7") == (200, "")
+        assert ask(api, X_Forwarded_For="198.51.100.7, 203.0.113.9") == (403, "network-refused")
+
+
+def check(folder: Path, uri: str, **changes: Any) -> subprocess.CompletedProcess[str]:
+    """Check a configuration of the API."""
+    file = folder / "api.yaml"
+    settings: dict[str, Any] = {
+        "environment": {"hostname": "h.example", "database": {"uri": uri}},
+        "listen": [{"serves": ["api"]}],
+    }
+    file.write_text(yaml.safe_dump(settings | changes))
+    return subprocess.run(
+        [sys.executable, "-m", "queued", "web", "--check", "-c", file],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_mistakes_of_listeners_are_named(
+    database: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    listen: list[dict[str, Any]] = [{"port": 2581}, {"address": "0.0.0.0", "serves": ["api"]}]
+    done = check(tmp_path, database, listen=listen)
+    assert done.returncode == 2
+    assert "the API listens on 0.0.0.0 without TLS" in done.stderr
+    assert check(tmp_path, database, listen=listen, proxies=["192.0.2.1"]).returncode == 0
+    done = check(tmp_path, database, listen=[{"serves": ["pages", "apu"]}])
+    assert done.returncode == 2
+    assert "listen[0].serves[1]: unknown; did you mean 'api'?" in done.stderr
+    login = f"pages_{db.info.dbname}"
+    db.execute(f"CREATE ROLE {login} LOGIN IN ROLE pgmta_web".encode())
+    try:
+        uri = make_conninfo(database, user=login)
+        for serves in (["api"], ["pages", "api"]):
+            done = check(tmp_path, uri, listen=[{"serves": serves}])
+            assert done.returncode == 2
+            assert "pgmta_api" in done.stderr
+        db.execute(f"GRANT pgmta_api TO {login}".encode())
+        assert check(tmp_path, uri, listen=[{"serves": ["pages", "api"]}]).returncode == 0
+    finally:
+        db.execute(f"DROP ROLE {login}".encode())
+
+
+def test_each_listener_serves_its_audience(
+    database: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    token, ports = make_key(db), (free_port(), free_port())
+    listen = [{"port": ports[0]}, {"port": ports[1], "serves": ["api"]}]
+    daemon = Web(tmp_path, "web", database, {"listen": listen})
+    try:
+        daemon.ready()
+
+        def ask(port: int, path: str) -> int:
+            daemon.port = port
+            return daemon.ask("GET", path, Authorization=f"Bearer {token}").status
+
+        paths = ("/v1/key", "/style.css", "/healthy")
+        assert [ask(ports[0], path) for path in paths] == [404, 200, 200]
+        assert [ask(ports[1], path) for path in paths] == [200, 404, 200]
+        daemon.stop()
+        assert daemon.faults() == []
+    finally:
+        daemon.clean()

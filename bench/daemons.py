@@ -1,5 +1,6 @@
 """The product's processes: written configuration, start, readiness, clean stop."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -112,10 +113,10 @@ class Product:
             raise DaemonError(f"no server runs in {self.directory}")
         return self.database.pid
 
-    def _start(self, command: str, path: Path, log: Path) -> int:
+    def _start(self, command: str, path: Path, log: Path, verb: str = "run") -> int:
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [self.commands / command, "run", "-c", path],
+                [self.commands / command, verb, "-c", path],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -174,6 +175,23 @@ class Product:
                     raise DaemonError(f"queued is not ready\n{self._tail('queued')}")
                 time.sleep(0.05)
         return pids
+
+    def start_api(self, more: Mapping[str, Any] = NO_SETTINGS) -> tuple[int, int]:
+        """Start `queued web` with the HTTP API alone; return process and port once it listens."""
+        port = free_port()
+        listen = [{"address": HOST, "port": port, "serves": ["api"]}]
+        pid = self._start(
+            "queued", self._config("web", merged({"listen": listen}, more)),
+            self.directory / "web.log", "web",
+        )  # fmt: skip
+        end = time.monotonic() + START_TIMEOUT_S
+        while True:
+            self.check()
+            with contextlib.suppress(OSError), socket.create_connection((HOST, port), 2):
+                return pid, port
+            if time.monotonic() > end:
+                raise DaemonError(f"queued web does not listen\n{self._tail('queued')}")
+            time.sleep(0.05)
 
     def _tail(self, command: str) -> str:
         logs = [log for name, _, log in self.running if name == command]

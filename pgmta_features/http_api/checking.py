@@ -20,9 +20,7 @@ MAX_DEPTH = 32
 
 _MAX_ERRORS = 20  # that an answer names
 _MAX_WORD_CHARACTERS = 100  # of an unknown key
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-_INNERMOST = re.compile(rb"\[\]|\{\}")
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_CONTAINERS = (dict, list)
 _STRANGE = re.compile("[\0\ud800-\udfff]")
 _STRANGE_ESCAPE = re.compile(rb"\\u(?:[dD][89a-fA-F]|0000)")
 
@@ -66,7 +64,7 @@ def read_json(octets: bytes) -> Any:
         raise _too_deep() from None
     except ValueError as error:  # a number
         raise _malformed(str(error).partition(":")[0]) from None
-    if _deep(octets):
+    if _deep(value):
         raise _too_deep()
     if doubled:
         for path, each in _walk(value):
@@ -137,15 +135,19 @@ def _path_in(value: Any, loc: Path) -> Path:
     return tuple(path)
 
 
-def _deep(octets: bytes) -> bool:
-    """Return whether a JSON text has more than MAX_DEPTH levels."""
-    if octets.count(b"[") + octets.count(b"{") <= MAX_DEPTH:
-        return False
-    brackets = _STRING.sub(b"", octets).translate(None, _NOT_BRACKETS)
+def _deep(value: Any) -> bool:
+    """Return whether a value has more than MAX_DEPTH levels."""
+    level = [value] if isinstance(value, _CONTAINERS) else []
     for _ in range(MAX_DEPTH):
-        if not (brackets := _INNERMOST.sub(b"", brackets)):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, _CONTAINERS)
+        ]
+        if not level:
             return False
-    return bool(brackets)
+    return True
 
 
 def _walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from aiohttp import web
 from psycopg import errors as pg_errors
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from pgmta.accounts.networks import Networks
 from pgmta.http.answers import JSON_TYPE, HttpError
@@ -182,6 +182,7 @@ async def _hold() -> None:
     """Renew nothing."""
 
 
+@lru_cache(maxsize=4096)
 def _is_loopback(peer: str) -> bool:
     try:
         address = ipaddress.ip_address(peer)
@@ -258,7 +259,7 @@ def _idempotency_key(request: web.Request) -> str:
 
 def _written(body: BaseModel | Mapping[str, Any]) -> bytes:
     if isinstance(body, Mapping):
-        return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        return to_json(body)
     return body.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 

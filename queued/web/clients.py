@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from pgmta.accounts.network_limits import Rate
 from pgmta.accounts.networks import Networks, address_of
@@ -65,5 +66,6 @@ class Clients:
             self._rate.count_event(_unit(client), MAX_REFUSALS)
 
 
+@lru_cache(maxsize=4096)
 def _unit(client: str) -> Network:
     return address_of(client) or _NO_NETWORK

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SkipValidation, ValidationError
 from pydantic.config import JsonDict
+from pydantic_core import to_json
 
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.checking import Path, invalid
@@ -191,7 +191,7 @@ def raw_object(caller: Caller, envelope: Envelope) -> MailObject:
 
 def mail_text(mail: Mapping[str, Any]) -> str:
     """Return a mail as JSON."""
-    return json.dumps(mail, ensure_ascii=False, separators=(",", ":"))
+    return to_json(mail).decode()
 
 
 def _finish(caller: Caller, mail: MailObject, begin: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, Field
+from pydantic_core import to_json
 
 from pgmta.http.server_connection import connection_of
 from pgmta_features.http_api.api import Api
@@ -23,7 +23,6 @@ from pgmta_features.http_api.intake.mails import (
     MAX_BATCH_OCTETS,
     Batch,
     EnvelopeQuery,
-    MailObject,
     Message,
     mail_object,
     mail_text,
@@ -83,9 +82,8 @@ class _Sending:
             if call.body is None:
                 return await self._streamed(call)
             _refuse_query(call.query)
-            mail = mail_object(call.caller, call.body)
-            content = _canonical("message", mail) if call.key else b""
-            return await self._one(call, mail_text(mail), content)
+            mail = mail_text(mail_object(call.caller, call.body))
+            return await self._one(call, mail, b"message " + mail.encode())
 
     async def _streamed(self, call: Call) -> Answer:
         limits = self._api.config.limits
@@ -146,7 +144,7 @@ class _Sending:
         found: dict[int, Mapping[str, Any]] = dict(refused)
         headers: dict[str, str] = {}
         if texts:
-            content = _canonical("batch", call.body.messages) if call.key else b""
+            content = b"batch " + to_json(call.body.messages) if call.key else b""
             # kept with the key, because a repetition may be judged by other settings of it
             beside = {"places": [*places], "refused": [*refused.items()]} if refused else None
             request = send_request(call.caller, texts, call.key, content, beside=beside)
@@ -159,10 +157,6 @@ class _Sending:
             headers = headers_of(decided)
         data = [{"index": place, **each} for place, each in sorted(found.items())]
         return Answer({"data": data}, 202, headers)
-
-
-def _canonical(kind: str, value: MailObject | Sequence[Any]) -> bytes:
-    return json.dumps([kind, value], sort_keys=True, separators=(",", ":")).encode()
 
 
 def _refuse_query(query: EnvelopeQuery) -> None:

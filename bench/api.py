@@ -1,0 +1,164 @@
+"""The command bench/api: mail that comes by the HTTP API, beside other ways in."""
+
+import os
+import secrets
+import statistics
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import click
+import psycopg
+
+from bench import cpu
+from bench.api_client import WARM_UP_MAILS
+from bench.columns import aligned, number
+from bench.corpus import Plan
+from bench.daemons import Product
+from bench.database import Server, fresh
+from bench.helper import Helper
+from bench.options import (
+    EXIT_CODES_HELP,
+    HELP_SETTINGS,
+    commands_of,
+    dump,
+    failing,
+    finish,
+    opened,
+    relay_options,
+)
+from bench.progress import log
+from pgmta_features.http_api.keys.token import new_token
+
+MIN_POSTS_PER_S, MIN_RATIO_SMTP, MIN_RATIO_CLIENT = 3000.0, 0.5, 0.7
+ABOUT = f"""Measure mail that comes by the HTTP API: single messages and batches.
+
+Each of --rounds has --mails by SMTP, by POST without and with an Idempotency-Key, in batches, and
+by Client.send_many(), each over its usual number of connections. The server of the API is one
+process, and no mail is delivered. {EXIT_CODES_HELP}POST is under {MIN_POSTS_PER_S:,.0f}/s and under
+{MIN_RATIO_SMTP:.0%} of SMTP, or batches are under {MIN_RATIO_CLIENT:.0%} of Client.send_many()."""
+TIMEOUT_S = 180.0
+WAYS = ("SMTP", "POST", "POST with a key", "batches", "Client.send_many")
+
+
+class Intake:
+    """smtpd, an API and a database that takes mail."""
+
+    def __init__(self, server: Server, directory: Path, size: int, connections: int) -> None:
+        self.server, self.directory = server, directory
+        self.size, self.connections = size, connections
+        self.stack = ExitStack()
+        self.notes: list[str] = []
+        self.first = 0  # number of the next mail
+
+    def __enter__(self) -> Self:
+        self.uri = self.stack.enter_context(fresh(self.server, keep=False))
+        product = Product(commands_of(None), self.directory, self.uri, self.notes)
+        product.migrate()
+        self.stack.callback(product.stop)
+        self.db = self.stack.enter_context(psycopg.connect(self.uri, autocommit=True))
+        self.token = new_token()
+        self.db.execute(
+            "SELECT pgmta.api_key_new('bench', '{send}', '', '{@example.org}', NULL, 'own', NULL,"
+            " %s, %s)",
+            [self.token.secret_id, self.token.digest],
+        )
+        smtpd, self.smtp_port = product.start_smtpd(None)
+        api, self.api_port = product.start_api({"limits": {"api_rate": 1_000_000}})
+        self.groups = {"smtpd": [smtpd], "queued web": [api]}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def send(self, way: str, mails: int) -> tuple[float, float]:
+        """Send mails; return their rate per second, and µs of CPU of our daemons for each."""
+        self.db.execute("TRUNCATE pgmta.messages, pgmta.queue, pgmta.message_chunks")
+        self.db.execute("TRUNCATE pgmta.api_requests, pgmta.submit_calls")
+        self.db.execute("CHECKPOINT")
+        helper, warm = self._source(mails) if way == "SMTP" else self._client(way, mails)
+        try:
+            helper.wait("ready", TIMEOUT_S)
+            before = cpu.snapshot(self.groups)
+            helper.tell("go")
+            found = helper.wait("result", TIMEOUT_S)
+        finally:
+            helper.close()
+        after = cpu.snapshot(self.groups)
+        used = sum(after.groups[name] - before.groups[name] for name in self.groups)
+        if way == "SMTP":
+            seconds, taken = found["last"] - found["first"], found["accepted"]
+        else:
+            seconds, taken = found["seconds"], found["ids"]
+        stored = self.db.execute("SELECT count(*) FROM pgmta.messages").fetchall()[0][0]
+        if taken != mails or stored < mails or stored > mails + warm:
+            self.notes.append(f"{way}: {taken} of {mails} taken, {stored} stored")
+        return mails / seconds, used / mails * 1e6
+
+    def _source(self, mails: int) -> tuple[Helper, int]:
+        plan = Plan(secrets.token_hex(4), mails, self.size, 1, 50)
+        config = {
+            "plan": plan.as_dict(), "port": self.smtp_port, "reuse": True, "rate": 0.0,
+            "sessions": self.connections, "directory": str(self.directory),
+        }  # fmt: skip
+        return Helper("source", config, self.directory / "source.log"), 0
+
+    def _client(self, way: str, mails: int) -> tuple[Helper, int]:
+        work = {"batches": "batches", "Client.send_many": "client"}.get(way, "posts")
+        config: dict[str, Any] = {
+            "work": work, "mails": mails, "size": self.size, "connections": self.connections,
+            "port": self.api_port, "token": str(self.token), "uri": self.uri,
+            "keys": way == "POST with a key", "first": self.first,
+        }  # fmt: skip
+        self.first += mails + WARM_UP_MAILS
+        return Helper("api_client", config, self.directory / "client.log"), WARM_UP_MAILS + 2
+
+
+@relay_options("uri", "keep")
+@click.command(context_settings=HELP_SETTINGS, help=ABOUT)
+@click.option("--mails", default=10000, type=click.IntRange(1000), help="Mails of a measurement.")
+@click.option("--size", default=4096, type=click.IntRange(16), help="Octets of a text.")
+@click.option("--connections", default=50, type=click.IntRange(1), help="Kept connections.")
+@click.option("--rounds", default=3, type=click.IntRange(1), help="Rounds; medians count.")
+@click.option("--json", "json_", is_flag=True, help="Print JSON.")
+def main(
+    uri: str | None,
+    keep: bool,
+    mails: int,
+    size: int,
+    connections: int,
+    rounds: int,
+    json_: bool,
+) -> None:
+    """Measure, print, compare."""
+    with failing():
+        what = f"{len(os.sched_getaffinity(0))} cores; "
+        directory, server, about = opened(uri, keep, what)
+        measured: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+        with Intake(server, directory, size, connections) as run:
+            for turn in range(rounds):
+                for way in WAYS:
+                    measured[way].append(run.send(way, mails))
+                line = ", ".join(f"{way} {measured[way][-1][0]:,.0f}" for way in WAYS)
+                log(f"round {turn + 1}: {line}")
+    rates = {way: statistics.median(rate for rate, _ in found) for way, found in measured.items()}
+    spent = {way: statistics.median(used for _, used in found) for way, found in measured.items()}
+    smtp, posts = rates["POST"] / rates["SMTP"], rates["POST"]
+    client = rates["batches"] / rates["Client.send_many"]
+    if json_:
+        click.echo(dump({"about": about, "mails per second": rates, "µs of CPU": spent}))
+    else:
+        lines = [["", "mails/s", "µs of CPU of daemons per mail"]]
+        lines += [[way, number(rates[way]), number(spent[way])] for way in WAYS]
+        click.echo(f"{about}\n\n{aligned(lines)}\n")
+        click.echo(f"POST to SMTP {smtp:.2f}, batches to Client.send_many {client:.2f}")
+    missed = {
+        f"{posts:,.0f} POST/s, {smtp:.2f} of SMTP": posts < MIN_POSTS_PER_S
+        and smtp < MIN_RATIO_SMTP,
+        f"batches {client:.2f} of Client.send_many": client < MIN_RATIO_CLIENT,
+    }
+    finish(run.notes, [text for text, miss in missed.items() if miss])
+
+
+if __name__ == "__main__":
+    main()

@@ -55,6 +55,12 @@ END $$;
 COMMENT ON FUNCTION event_history_begin IS
     'Begins a history if the database is on another timeline than its numbers. The caller numbers.';
 
+CREATE FUNCTION events_quiet() RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT setval('event_quiet', coalesce(pg_sequence_last_value('event_commit_ids'), 0))
+$$;
+COMMENT ON FUNCTION events_quiet IS
+    'Says that the sequencer waits for a notification. What was written meanwhile is found by the next look.';
+
 CREATE FUNCTION events_keep() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM FROM mutexes AS m WHERE m.name = 'numbers of events' FOR UPDATE;
@@ -66,4 +72,5 @@ COMMENT ON FUNCTION events_keep IS 'Notes the last number, so that the days of e
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION events_number', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION events_quiet', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION events_keep', 'pgmta_queued', 'EXECUTE');

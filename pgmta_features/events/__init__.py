@@ -3,7 +3,7 @@
 An event commits with its outcome. Programs read docs/programs/events.md.
 """
 
-from pgmta.features import Feature
+from pgmta.features import Command, Feature
 
 FEATURE = Feature(
     needs=("suppressions",),
@@ -13,4 +13,16 @@ FEATURE = Feature(
         "schema/numbering.sql",
         "schema/reading.sql",
     ),
+    commands={
+        "events": Command(
+            path=".command:events",
+            line="Show what became of mail in the order of its commits; subscribe programs to it.",
+            task="Programs and people",
+        )
+    },
+    more_keys={"retention": ".config:EventRetention"},
+    looks=(".sequencer:SUBSCRIBED", ".sequencer:UNNUMBERED"),
+    duties=(".retention:DUTY",),
+    loops={"events": ".sequencer:number_events"},
+    doctor_checks=(".doctor_check:checks",),
 )

@@ -12,36 +12,38 @@ from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import Duty
 from queued.upkeep.reports import report_link
 
-_INTERVAL_S = 3600.0
+RETENTION_INTERVAL_S = 3600.0
+"""Between looks at the days of a log."""
 
 log = get("upkeep")
 
 
-async def _keep(link: Link, table: str, age: float) -> None:
+async def keep_log(link: Link, table: str, age: float) -> None:
+    """Make the next days of a log, and drop those that ended more than `age` seconds ago."""
     made, dropped = await keep_days(link, table, age)
     if made or dropped:
         log.info(f"{table} partitions", made=made, dropped=dropped)
 
 
 async def _keep_attempts(process: QueuedProcess) -> None:
-    await _keep(process.link, "attempts", process.config.retention.attempts)
+    await keep_log(process.link, "attempts", process.config.retention.attempts)
 
 
 async def _keep_transcripts(process: QueuedProcess) -> None:
     """Also remove old traces."""
-    await _keep(process.link, "transcripts", process.config.retention.transcripts)
+    await keep_log(process.link, "transcripts", process.config.retention.transcripts)
     await process.traces.remove_traces()
 
 
 async def _keep_reports(process: QueuedProcess) -> None:
     """Also remove old delays, and counts of DSNs."""
     link = report_link(process)
-    await _keep(link, "reports", process.config.retention.attempts)
+    await keep_log(link, "reports", process.config.retention.attempts)
     await Reports(link, process.name).tidy()
 
 
 DUTIES = [
-    Duty("attempts", _INTERVAL_S, lambda process: partial(_keep_attempts, process)),
-    Duty("transcripts", _INTERVAL_S, lambda process: partial(_keep_transcripts, process)),
-    Duty("reports", _INTERVAL_S, lambda process: partial(_keep_reports, process)),
+    Duty("attempts", RETENTION_INTERVAL_S, lambda process: partial(_keep_attempts, process)),
+    Duty("transcripts", RETENTION_INTERVAL_S, lambda process: partial(_keep_transcripts, process)),
+    Duty("reports", RETENTION_INTERVAL_S, lambda process: partial(_keep_reports, process)),
 ]

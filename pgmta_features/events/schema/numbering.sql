@@ -7,16 +7,19 @@ CREATE FUNCTION events_last() RETURNS bigint LANGUAGE sql STABLE SET search_path
 $$;
 COMMENT ON FUNCTION events_last IS 'The last number that was given.';
 
-CREATE FUNCTION events_number(since bigint DEFAULT 0, most integer DEFAULT 1000) RETURNS integer LANGUAGE plpgsql
-    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
-    SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+CREATE FUNCTION events_number(
+    most integer DEFAULT 1000, late boolean DEFAULT true, OUT commits integer, OUT events bigint, OUT seconds double precision
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off
+    SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+    SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
+    late_ids CONSTANT bigint := 10000;
+    since CONSTANT bigint := CASE WHEN late THEN 0 ELSE coalesce(pg_sequence_last_value('event_commit_ids'), 0) - late_ids END;
     last bigint;
-    numbered integer;
 BEGIN
     -- no advisory lock, which any login may take and keep
     PERFORM FROM mutexes AS m WHERE m.name = 'numbers of events' FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN RETURN NULL; END IF;
+    IF NOT FOUND THEN RETURN; END IF;
     -- The snapshot of each statement from here on is newer than the lock, so it sees what its last owner has numbered.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'events are numbered in READ COMMITTED only' USING ERRCODE = 'object_not_in_prerequisite_state';
@@ -27,17 +30,20 @@ BEGIN
         DELETE FROM event_commits AS c WHERE c.commit = ANY (ARRAY(
             SELECT n.commit FROM event_commits AS n WHERE n.commit >= since ORDER BY n.commit LIMIT most))
         RETURNING c.commit, c.at, c.events
+    ), numbered AS (
+        INSERT INTO event_log AS l (number, commit, at, events, numbered_at)
+        SELECT last + row_number() OVER (ORDER BY m.commit), m.commit, m.at, m.events, clock_timestamp() FROM moved AS m
+        RETURNING l.at, l.events
     )
-    INSERT INTO event_log (number, commit, at, events, numbered_at)
-    SELECT last + row_number() OVER (ORDER BY m.commit), m.commit, m.at, m.events, clock_timestamp() FROM moved AS m;
-    GET DIAGNOSTICS numbered = ROW_COUNT;
-    IF numbered > 0 THEN PERFORM notify_channel('pgmta_events'); END IF;
-    RETURN numbered;
+    SELECT count(*), coalesce(sum(n.events), 0), coalesce(extract(epoch FROM clock_timestamp() - min(n.at)), 0)
+    INTO commits, events, seconds FROM numbered AS n;
+    IF commits > 0 THEN PERFORM notify_channel('pgmta_events'); END IF;
 END $$;
 COMMENT ON FUNCTION events_number IS
-    'Gives the next numbers to statements that wrote events and have committed, at most to `most` of those from `since` on, in '
-    'their order, and tells the readers. Returns how many there were; null: another session does it. An open transaction '
-    'delays only its own events, which get later numbers.';
+    'Gives the next numbers to statements that wrote events and have committed, at most to `most`, in their order, and tells the '
+    'readers. Returns how many there were, their events, and the age of the oldest; nulls: another session does it. An open '
+    'transaction delays only its own events, which get later numbers. Without `late` those are left out that began 10,000 '
+    'statements ago: to find them is to walk over rows that are gone while somebody holds a snapshot.';
 
 CREATE FUNCTION event_history_begin() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE

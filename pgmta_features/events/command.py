@@ -1,0 +1,205 @@
+"""`queuectl events`: what became of mail, in the order of the commits, and who subscribes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+
+from pgmta.command import (
+    EXIT_FAILURE,
+    config_option,
+    json_option,
+    print_json,
+    print_line,
+    reporting,
+    shorten,
+)
+from pgmta.errors import ConfigError, StoreUnavailable
+from pgmta.postgres.operator import OperatorConnection, connected
+from pgmta_features.events.event_table import EventTable
+from pgmta_features.events.kinds import KINDS
+from queued.cli.options.queue_command import (
+    CONFIG_NAME,
+    Form,
+    age_of,
+    command,
+    database_of,
+    print_rows,
+    read_time,
+)
+
+_DEFAULT_SINCE = timedelta(hours=1)
+_LOOK_INTERVAL_S = 1.0
+_LISTEN = "LISTEN pgmta_events"
+
+
+@click.group(invoke_without_command=True)
+@config_option(CONFIG_NAME)
+@click.option("--after", metavar="CURSOR", help="Begin behind this cursor.")
+@click.option("--since", metavar="TIME", help="Begin there.  [default: an hour ago]")
+@click.option("--follow", is_flag=True, help="Go on with new events until Ctrl-C.")
+@click.option("--kind", multiple=True, type=click.Choice(KINDS), help="Only this kind.")
+@click.option("--message", metavar="ID", type=int, help="Only the events of this message.")
+@json_option
+@click.pass_context
+@reporting
+async def events(context: click.Context, /, **options: Any) -> None:
+    """Show what became of mail, in the order in which it was committed.
+
+    --json prints a line per event, with its cursor. With --follow alone it begins with what comes.
+    Events are written while somebody subscribes: see `queuectl events subscribe`.
+    """
+    if context.invoked_subcommand is None:
+        await _show(**options)
+
+
+async def _show(
+    config: Path,
+    after: str | None,
+    since: str | None,
+    follow: bool,
+    kind: tuple[str, ...],
+    message: int | None,
+    as_json: bool,
+) -> None:
+    if after and since:
+        raise ConfigError(["--after and --since exclude each other"])
+    if message is not None and (after or since or follow or kind):
+        raise ConfigError(["--message stands alone"])
+    begin = read_time(since, "--since")
+    uri = database_of(config)
+    async with connected(uri) as db:
+        table = EventTable(db)
+        if message is not None:
+            _print(await table.of_message(message), as_json)
+        else:
+            if begin or not (after or follow):
+                after = await table.since(begin or datetime.now(UTC) - _DEFAULT_SINCE)
+            after = await _read(table, after or await table.end(), kind, as_json)
+        await _hint(table)
+    if follow and after:
+        # by Ctrl-C the user ends the command
+        with suppress(KeyboardInterrupt, asyncio.CancelledError):
+            await _follow(uri, after, kind, as_json)
+
+
+async def _hint(table: EventTable) -> None:
+    if not await table.subscriptions():
+        hint = "nobody subscribes, so no event is written: see `queuectl events subscribe`"
+        print_line(hint, err=True)
+
+
+async def _read(table: EventTable, after: str, kinds: tuple[str, ...], as_json: bool) -> str:
+    """Print all events behind a cursor, and return the place that was reached."""
+    while page := await table.page(after, kinds):
+        _print(page, as_json)
+        after = page[-1]["cursor"]
+    return after
+
+
+async def _follow(uri: str, after: str, kinds: tuple[str, ...], as_json: bool) -> None:
+    """Print new events until the reader of stdout has gone; a lost database is waited for."""
+    away = False
+    while True:
+        try:
+            async with connected(uri) as db:
+                await db.execute(_LISTEN)
+                if away:
+                    print_line("the database is back", err=True)
+                away = False
+                while True:
+                    after = await _read(EventTable(db), after, kinds, as_json)
+                    await _news(db)
+        except (StoreUnavailable, psycopg.OperationalError, psycopg.InterfaceError) as error:
+            if not away:
+                print_line(f"warning: the database is away: {error}", err=True)
+            away = True
+        await asyncio.sleep(_LOOK_INTERVAL_S)
+
+
+async def _news(db: OperatorConnection) -> None:
+    """Wait for a notification, which may be lost."""
+    notes = db.notifies(timeout=_LOOK_INTERVAL_S, stop_after=1)
+    async with aclosing(notes):
+        async for _ in notes:
+            pass
+
+
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+    for row in rows:
+        if row["id"] is None:
+            continue
+        if as_json:
+            print_json({**row["document"], "cursor": row["cursor"]}, line=True)
+        else:
+            print_line(_line(row))
+    sys.stdout.flush()
+
+
+def _line(row: dict[str, Any]) -> str:
+    """Return an event for people: time, kind, message, addresses, why."""
+    found = row["document"]
+    to = found.get("recipient") or ", ".join(found.get("recipients", ())) or "-"
+    sender = f"<{found['sender']}>" if "sender" in found else "-"
+    why = f"{found.get('code', '')} {found.get('reply', found.get('reason', ''))}"
+    return (
+        f"{row['at']:%Y-%m-%d %H:%M:%S%z} {row['kind']:<12} {row['message_id'] or '-'} "
+        f"{sender} {shorten(to)} {shorten(why.strip())}".rstrip()
+    )
+
+
+def _waits(why: str) -> None:
+    print_line(f"it waits for a transaction that has changed mail: {why}", err=True)
+
+
+@command(events)
+@click.argument("name")
+async def subscribe(config: Path, name: str) -> None:
+    """Have events written for a reader: `queuectl events`, or a program by SQL.
+
+    Webhooks, tables, functions and keys of the HTTP API subscribe themselves. Any mail that is
+    committed after this command has its events.
+    """
+    async with connected(database_of(config)) as db:
+        new = await EventTable(db).subscribe(name, "reader", _waits)
+    print_line(f"{name} {'subscribes' if new else 'subscribes already'}")
+
+
+@command(events)
+@click.argument("name")
+async def unsubscribe(config: Path, name: str) -> None:
+    """End a subscription. Exit 1 if there is none of this name.
+
+    After the last one no events are written. Those that were written stay for their time.
+    """
+    async with connected(database_of(config)) as db:
+        ended = await EventTable(db).unsubscribe(name, _waits)
+    if not ended:
+        print_line(f"there is no subscription {name}: see `queuectl events list`", err=True)
+        sys.exit(EXIT_FAILURE)
+    print_line(f"{name} subscribes no more")
+
+
+@command(events, name="list", rows=True)
+async def list_subscriptions(config: Path, form: Form) -> None:
+    """List who subscribes to events."""
+    async with connected(database_of(config)) as db:
+        rows = await EventTable(db).subscriptions()
+    print_rows(
+        rows,
+        {
+            "name": "name",
+            "kind": "kind",
+            "since": lambda row: age_of(row["created_at"]),
+            "by": "created_by",
+            "read": lambda row: age_of(row["read_at"]) if row["read_at"] else "",
+        },
+        form,
+    )

@@ -1,0 +1,82 @@
+"""Events and subscriptions, for operators: the statements of `queuectl events`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from pgmta.errors import Blocked
+from pgmta.postgres.operator import OperatorConnection
+from pgmta.store.queries import feature_queries
+
+_SQL = feature_queries("events")
+_PAGE_EVENTS = 500
+_REPEAT_S = 60.0  # in which the locks of the triggers are tried
+_REPEAT_PAUSE_S = 0.5  # in which those that write mail go on
+
+
+class EventTable:
+    """Reads events, and changes subscriptions. The methods raise Blocked and psycopg.Error."""
+
+    def __init__(self, db: OperatorConnection) -> None:
+        self._db = db
+
+    async def page(self, after: str | None, kinds: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the next events behind a cursor; none: there are no more now.
+
+        The last row may have no id: its cursor is the place to go on from. Raises psycopg.Error
+        with the SQLSTATE PG409 if events behind the cursor are lost or have expired.
+        """
+        fields = {"after": after, "most": _PAGE_EVENTS, "kinds": list(kinds) or None}
+        return await self._db.rows(_SQL["read"], {**fields, "viewer": None, "tenant": None})
+
+    async def of_message(self, message: int) -> list[dict[str, Any]]:
+        """Return the events of a message."""
+        return await self._db.rows(_SQL["of_message"], {"message": message})
+
+    async def end(self) -> str:
+        """Return the cursor behind all events."""
+        return await self._cursor("end", {})
+
+    async def since(self, moment: datetime) -> str:
+        """Return a cursor before the events since a time."""
+        return await self._cursor("since", {"time": moment})
+
+    async def _cursor(self, name: str, fields: dict[str, Any]) -> str:
+        (row,) = await self._db.rows(_SQL[name], fields)
+        return str(row["cursor"])
+
+    async def subscribe(self, name: str, kind: str, waits: Callable[[str], None]) -> bool:
+        """Subscribe, and return whether the subscription is new.
+
+        The locks of the triggers are tried for a minute; `waits` is told at first who has them.
+        """
+        return bool(await self._repeat("subscribe", {"name": name, "kind": kind}, "new", waits))
+
+    async def unsubscribe(self, name: str, waits: Callable[[str], None]) -> bool:
+        """End a subscription, and return whether there was one. It waits as `subscribe` does."""
+        return bool(await self._repeat("unsubscribe", {"name": name}, "ended", waits))
+
+    async def _repeat(
+        self, statement: str, fields: dict[str, Any], column: str, waits: Callable[[str], None]
+    ) -> Any:
+        end = time.monotonic() + _REPEAT_S
+        told = False
+        while True:
+            try:
+                (row,) = await self._db.rows(_SQL[statement], fields)
+                return row[column]
+            except Blocked as error:
+                if time.monotonic() > end:
+                    raise
+                if not told:
+                    waits(str(error))
+                told = True
+            await asyncio.sleep(_REPEAT_PAUSE_S)
+
+    async def subscriptions(self) -> list[dict[str, Any]]:
+        """Return the subscriptions."""
+        return await self._db.rows(_SQL["subscriptions"])

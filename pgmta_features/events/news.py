@@ -1,0 +1,74 @@
+"""Readers of events wait here for new ones: one connection listens for all of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing, suppress
+
+import psycopg
+
+from pgmta.postgres.resources import Resources
+from pgmta.service import start_part
+
+_RECONNECT_PAUSE_S = 0.5
+_UNUSED_S = 60.0  # without a reader, after which the connection is closed
+
+
+class EventNews:
+    """Tells readers of one process that events got their numbers. A notification may be lost.
+
+    Take a `mark`, read, and then wait with it: what came during the read ends the wait at once.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._came = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._readers = 0
+        self._used_at = 0.0
+
+    def mark(self) -> asyncio.Event:
+        """Return what is set by the next news. The first call begins to listen."""
+        self._used_at = time.monotonic()
+        if self._task is None or self._task.done():
+            self._task = start_part("event news", self._listen)
+        return self._came
+
+    async def wait(self, mark: asyncio.Event, seconds: float) -> bool:
+        """Wait for news since a mark, for so many seconds at most; return whether there are any."""
+        self._readers += 1
+        try:
+            async with asyncio.timeout(seconds):
+                await mark.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._readers -= 1
+        return True
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _tell(self) -> None:
+        self._came.set()
+        self._came = asyncio.Event()
+
+    async def _listen(self) -> None:
+        while self._readers or time.monotonic() < self._used_at + _UNUSED_S:
+            with suppress(psycopg.Error):
+                connection = await self._resources.connect("event news")
+                try:
+                    await connection.execute("LISTEN pgmta_events")
+                    self._tell()  # what came before
+                    while self._readers or time.monotonic() < self._used_at + _UNUSED_S:
+                        notes = connection.notifies(timeout=_UNUSED_S / 4, stop_after=1)
+                        async with aclosing(notes):
+                            async for _ in notes:
+                                self._tell()
+                finally:
+                    await connection.close()
+            await asyncio.sleep(_RECONNECT_PAUSE_S)

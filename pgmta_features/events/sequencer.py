@@ -1,0 +1,132 @@
+"""The sequencer: it numbers events soon after their commit, so that readers have an order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import aclosing
+
+from pgmta.metrics.series import SECONDS, Histogram, MoreFigures, Series, Values
+from pgmta.postgres.link_connection import LinkConnection
+from pgmta.service import rest_after
+from pgmta.store.admin.upkeep import Look
+from pgmta.store.queries import feature_queries
+from queued.process.queued_process import QueuedProcess
+from queued.upkeep.duty import repeat
+
+_PAUSE_S = 0.05  # between rounds that number something
+_QUIET_S = 1.0  # without events, after which a round waits for a notification
+_LOOK_INTERVAL_S = 1.0  # by processes whose turn it is not, and for missed notifications
+_MAX_COMMITS = 1000  # of a round
+_MIN_LATE_INTERVAL_S = 1.0  # between looks for what transactions wrote that were open for long
+
+_SQL = feature_queries("events")
+
+SUBSCRIBED = Look(_SQL["subscribed"])
+"""Whether somebody subscribes to events."""
+UNNUMBERED = Look(_SQL["unnumbered"])
+"""Whether events wait for their number."""
+
+_PREFIX = "pgmta_queued_"
+SERIES = (
+    Series(_PREFIX + "events_total", "counter", "Events that this process has numbered."),
+    Series(_PREFIX + "event_seconds", "histogram",
+           "From an event to its number: the longest of each round.", (), SECONDS),
+)  # fmt: skip
+"""What the sequencer of a process has done."""
+
+
+class Sequencer:
+    """Numbers events for one process while somebody subscribes, or events wait.
+
+    Of several processes the one whose turn it is does it. The others look each second, so that one
+    of them takes over when it dies. Any number may try at a time: the database lets one do it.
+    """
+
+    def __init__(self, process: QueuedProcess) -> None:
+        self._process = process
+        self._events = 0
+        self._seconds = Histogram(SECONDS)
+        self._late_at = 0.0  # when the next round looks for what was open for long
+        process.more_figures.append(MoreFigures(SERIES, self._values))
+
+    def _values(self) -> Values:
+        return {
+            _PREFIX + "events_total": {(): float(self._events)},
+            _PREFIX + "event_seconds": {(): self._seconds.value},
+        }
+
+    async def number(self) -> None:
+        """Number events until there are none, and nobody subscribes. Raises psycopg.Error."""
+        self._process.schema.require()
+        if not await self._wanted():
+            return
+        connection = await self._process.resources.connect("events")
+        try:
+            await connection.execute("LISTEN pgmta_event_commits")
+            await self._work(connection)
+        finally:
+            await connection.close()
+
+    async def _wanted(self) -> bool:
+        look = self._process.tasks_due.may
+        return await look(SUBSCRIBED) or await look(UNNUMBERED)
+
+    def _in_turn(self) -> bool:
+        return self._process.due_in(_PAUSE_S) <= _PAUSE_S
+
+    async def _work(self, connection: LinkConnection) -> None:
+        quiet_at = time.monotonic() + _QUIET_S
+        while True:
+            self._process.schema.require()
+            commits = await self._round(connection)
+            now = time.monotonic()
+            if commits:
+                quiet_at = now + _QUIET_S
+            if commits == _MAX_COMMITS:
+                continue
+            if not self._in_turn():
+                await asyncio.sleep(_LOOK_INTERVAL_S)
+            elif now < quiet_at:
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            else:
+                await connection.execute(_SQL["quiet"])
+                if not await self._round(connection):  # of what came before it
+                    await self._hear(connection)
+            while not await self._process.tasks_due.may(UNNUMBERED):
+                if not await self._process.tasks_due.may(SUBSCRIBED):
+                    return
+                if await self._hear(connection) and self._in_turn():
+                    break
+
+    async def _round(self, connection: LinkConnection) -> int:
+        """Number what there is; return the number of commits, 0 also if another process does it."""
+        began = time.monotonic()
+        late = began >= self._late_at
+        cursor = await connection.execute(
+            _SQL["number"], {"most": _MAX_COMMITS, "late": late}, prepare=True
+        )
+        ((commits, events, seconds),) = await cursor.fetchall()
+        if late:
+            now = time.monotonic()
+            self._late_at = now + max(_MIN_LATE_INTERVAL_S, rest_after(now - began))
+        if commits:
+            self._events += events
+            self._seconds.observe(seconds)
+        return commits or 0
+
+    async def _hear(self, connection: LinkConnection) -> bool:
+        """Wait for a notification, or for a second; return whether one came."""
+        heard = False
+        notes = connection.notifies(timeout=_LOOK_INTERVAL_S, stop_after=1)
+        async with aclosing(notes):
+            async for _ in notes:
+                heard = True
+        return heard
+
+
+def number_events(process: QueuedProcess) -> Coroutine[None, None, None]:
+    """Number events until cancelled."""
+    return repeat("events", Sequencer(process).number, lambda: _LOOK_INTERVAL_S)

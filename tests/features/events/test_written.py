@@ -1,0 +1,153 @@
+"""Which events are written: those of the log, one to one, in the transaction of each outcome."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from tests.features.events.event_log import (
+    events,
+    kinds,
+    number,
+    rows_of,
+    send,
+    subscribe,
+)
+from tests.support.rows import attempt, fetch, row
+
+TRIGGERS = "SELECT tgname FROM pg_trigger WHERE tgname LIKE '%_events' AND tgparentid = 0"
+OF_LOG = {"failed": "bounced", "deleted": "cancelled"}
+
+
+def hold(db: psycopg.Connection, rows: list[int], action: str = "hold") -> None:
+    details = '{"reason": "a look", "quarantine": "q"}'
+    db.execute("SELECT queue_change_rows(%s, %s, 'me', %s)", (action, rows, details))
+
+
+def test_each_entry_of_the_log_has_one_event(db: psycopg.Connection) -> None:
+    send(db)  # before anybody subscribes
+    attempt(db)
+    subscribe(db)
+    for place, event in enumerate(("delivered", "deferred", "failed", "unknown", "expired"), 10):
+        attempt(db, place, place, event=event)
+    message = send(db, "x@b.example", "y@b.example")
+    db.execute("SELECT cancel(%s, 'no longer')", (message,))
+    db.execute("SELECT rows_log(%s, 'deleted', 'me', 'spam')", (rows_of(db, send(db)),))
+    logged = "SELECT event, message_id, row_id FROM attempts WHERE message_id > 1 ORDER BY ctid"
+    number(db)
+    found = [e for e in events(db) if e.kind != "accepted"]
+    assert [(e.kind, e.message_id, e.row_id) for e in found] == [
+        (OF_LOG.get(event, event), message, row)
+        for event, message, row in db.execute(logged).fetchall()
+    ]
+    assert len(found) == 8
+    assert len({e.id for e in found}) == 8
+
+
+def test_what_rolls_back_leaves_no_event(db: psycopg.Connection, database: str) -> None:
+    subscribe(db)
+    with psycopg.connect(database) as other:
+        other.execute("SELECT cancel(%s)", (send(other),))
+        other.rollback()
+        other.execute("SAVEPOINT s")
+        attempt(other, 1, 1)
+        other.execute("ROLLBACK TO s")
+        attempt(other, 2, 2)
+    number(db)
+    assert [(e.kind, e.message_id) for e in events(db)] == [("deferred", 2)]
+
+
+def test_a_hold_and_a_release_have_events_and_outcomes_have_no_second_one(
+    db: psycopg.Connection,
+) -> None:
+    subscribe(db)
+    message = send(db, "x@b.example", "y@b.example")
+    one, other = rows_of(db, message)
+    hold(db, [one])
+    hold(db, [one], "quarantine")  # it is on hold already
+    db.execute("UPDATE queue SET status = 'QUEUED' WHERE id = %s", (one,))  # by hand
+    hold(db, [one])
+    hold(db, [one], "bounce")
+    hold(db, [other])
+    db.execute("SELECT cancel(%s)", (message,))
+    db.execute("UPDATE queue SET status = 'HOLD', report_kind = 'failed' WHERE id = %s", (one,))
+    held = row(db, message, status="HOLD", hold_reason="of a hook")
+    assert kinds(db) == ["accepted", "held", "released", "held", "held", "cancelled", "held"]
+    found = events(db)
+    assert [e.row_id for e in found[1:]] == [one, one, one, other, other, held]
+    assert [(e.document or {}).get("reason") for e in found[1:3]] == ["a look", None]
+
+
+def test_what_becomes_known_later_has_events(db: psycopg.Connection) -> None:
+    subscribe(db)
+    for place, event in enumerate(("delivered", "delivered", "unknown"), 1):
+        attempt(db, place, place, event=event, code=250, reply="ok")
+    back = "UPDATE attempts SET returned_at = now(), class = 'full', returned = '452 4.2.2 full'"
+    db.execute(back.encode() + b" WHERE message_id = 1")
+    db.execute("UPDATE attempts SET complained_at = now() WHERE message_id = 2")
+    db.execute("UPDATE attempts SET event = 'delivered' WHERE message_id = 3")
+    db.execute("UPDATE attempts SET reply = '', confirmed_at = now()")
+    assert kinds(db)[3:] == ["bounced", "complained", "delivered"]
+    bounced, complained, delivered = events(db)[3:]
+    document = bounced.document or {}
+    assert [document[key] for key in ("code", "enhanced", "class")] == [452, "4.2.2", "full"]
+    assert (complained.message_id, delivered.message_id) == (2, 3)
+
+
+def test_who_unsubscribes_or_complains_about_mail_has_one_event(db: psycopg.Connection) -> None:
+    subscribe(db)
+    message = send(db, "x@b.example")
+    (one,) = rows_of(db, message)
+    db.execute("SELECT unsubscribe(%s, %s, current_date)", (-message, one))
+    db.execute("SELECT unsubscribe(%s, %s, current_date)", (-message, one))
+    db.execute("SELECT link_complaint(%s, %s, current_date)", (-message, one))
+    db.execute(
+        "SELECT suppress('y@b.example', reason => 'complained', source => 'a telephone call')"
+    )
+    attempt(db, 9, 9, event="delivered", recipient="z@b.example")
+    db.execute("SELECT attempt_returned(9, 9, current_date, '', '', true)")  # suppresses, too
+    found = kinds(db)
+    assert found[0] == "accepted"
+    assert [k for k in found if k in ("unsubscribed", "complained")] == [
+        "unsubscribed", "unsubscribed", "complained", "complained",
+    ]  # fmt: skip
+    document = next(e.document for e in events(db) if e.kind == "unsubscribed") or {}
+    assert (document["recipient"], document["message_id"]) == ("x@b.example", str(message))
+
+
+def test_triggers_are_there_while_somebody_subscribes(db: psycopg.Connection) -> None:
+    assert db.execute(TRIGGERS.encode()).fetchall() == []
+    for name in ("one", "two", "one"):
+        subscribe(db, name)
+    with pytest.raises(errors.UniqueViolation, match="subscription one is a reader"):
+        subscribe(db, "one", "table")
+    assert len(db.execute(TRIGGERS.encode()).fetchall()) == 7
+    ends = [fetch(db, "SELECT events_unsubscribe(%s)", name) for name in ("one", "one", "two")]
+    assert ends == [(True,), (False,), (True,)]
+    assert db.execute(TRIGGERS.encode()).fetchall() == []
+    attempt(db)
+    assert kinds(db) == []
+
+
+def test_a_subscription_stops_nobody_while_an_application_has_cancelled(
+    db: psycopg.Connection, database: str
+) -> None:
+    """The lock of a new trigger waits for open transactions, and whoever settles behind it."""
+    message = send(db)
+    with psycopg.connect(database) as application:
+        application.execute("SELECT cancel(%s)", (message,))
+        with pytest.raises(errors.LockNotAvailable):
+            subscribe(db)
+        attempt(db, 5, 5)
+    subscribe(db)
+    attempt(db, 6, 6)
+    assert kinds(db) == ["deferred"]
+
+
+def test_new_days_of_the_log_have_the_triggers(db: psycopg.Connection) -> None:
+    subscribe(db)
+    db.execute("SELECT days_make('attempts', 8)")
+    attempt(db, ended_at=fetch(db, "SELECT now() + interval '8 days'")[0])
+    db.execute("UPDATE attempts SET complained_at = now()")
+    assert kinds(db) == ["deferred", "complained"]

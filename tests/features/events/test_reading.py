@@ -88,7 +88,7 @@ def test_filters(db: psycopg.Connection) -> None:
 MANY = """
 INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code, event,
     sender, recipient, domain, worker, host, command, enhanced, reply)
-SELECT now(), now(), n, n, 1, 1, 250, 'delivered', '', 'r@b.example', 'b.example', 'w', 'h', '', '', ''
+SELECT now(), now(), n, n, 1, 1, 250, 'delivered', '', '', 'b.example', '', '', '', '', ''
 FROM generate_series(1, 9000) AS n
 """
 

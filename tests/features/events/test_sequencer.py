@@ -1,0 +1,73 @@
+"""The sequencer in queued: events get their numbers at once, and another process takes over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import yaml
+
+from tests.features.events.event_log import events, send, subscribe
+from tests.support.nexthop import at
+from tests.support.queuectl import queuectl
+from tests.support.system import System
+from tests.support.waiting import until
+
+
+def kinds_of(db: psycopg.Connection, message: int) -> list[str | None]:
+    return [event.kind for event in events(db) if event.message_id == message]
+
+
+def test_mail_has_its_events_soon_after_its_commit(db: psycopg.Connection, system: System) -> None:
+    hop = system.hop(at("rcpt", "no@", times=1))
+    system.queued(hop)
+    subscribe(db)
+    message = send(db, "yes@b.example", "no@b.example")
+    until(lambda: len(kinds_of(db, message)) == 3)
+    # nothing is left, and the next mail wakes it
+    until(lambda: db.execute("SELECT last_value FROM event_quiet WHERE is_called").fetchall())
+    other = send(db, "yes@b.example")
+    until(lambda: kinds_of(db, other) == ["accepted", "delivered"])
+
+
+def test_another_process_numbers_when_one_dies(db: psycopg.Connection, system: System) -> None:
+    hop = system.hop()
+    first, second = system.queued(hop), system.queued(hop)
+    subscribe(db)
+    message = send(db)
+    until(lambda: kinds_of(db, message) == ["accepted", "delivered"])
+    for gone, came in ((first, None), (second, first)):
+        gone.kill()
+        if came:
+            came.start()
+        message = send(db)
+        until(lambda number=message: kinds_of(db, number) == ["accepted", "delivered"])
+
+
+def test_queuectl_shows_events_and_subscriptions(
+    db: psycopg.Connection, system: System, config: Path
+) -> None:
+    def run(*words: str) -> str:
+        done = queuectl(config, "events", *words)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "nobody subscribes" in run()
+    assert run("subscribe", "shop") == "shop subscribes\n"
+    assert run("subscribe", "shop") == "shop subscribes already\n"
+    system.queued(system.hop())
+    message = send(db, "x@b.example")
+    until(lambda: kinds_of(db, message) == ["accepted", "delivered"])
+    accepted, delivered = run("--since", "2020-01-01 00:00").splitlines()[-2:]
+    assert f" accepted     {message} <s@a.example> x@b.example" in accepted
+    assert f" delivered    {message} <s@a.example> x@b.example 250 " in delivered
+    found = [yaml.safe_load(line) for line in run("--json", "--message", str(message)).splitlines()]
+    assert [each["type"] for each in found] == ["mail.accepted", "mail.delivered"]
+    rest = run("--json", "--after", found[0]["cursor"], "--kind", "delivered").splitlines()
+    assert [yaml.safe_load(line) for line in rest] == found[1:]
+    assert "shop" in run("list")
+    assert run("unsubscribe", "shop") == "shop subscribes no more\n"
+    gone = queuectl(config, "events", "unsubscribe", "shop")
+    assert (gone.exit_code, "no subscription shop" in gone.output) == (1, True)
+    lost = queuectl(config, "events", "--after", "1.2.3")
+    assert (lost.exit_code, "does not have" in lost.output) == (1, True)

@@ -100,7 +100,7 @@ def test_ten_writers_and_three_sequencers(db: psycopg.Connection, database: str)
     found += events(db, found[-1].cursor if found else None)
     log = "SELECT message_id, lease_token FROM attempts"
     of_events = "SELECT e.commit || '-' || e.place, e.lease_token FROM mail_events AS e"
-    tokens = dict(db.execute(of_events).fetchall())
+    tokens: dict[str | None, int] = dict(db.execute(of_events).fetchall())
     seen = [(event.message_id, tokens[event.id]) for event in found]
     assert Counter(seen) == Counter(db.execute(log).fetchall()) == Counter(kept)
     for writer in range(WRITERS):

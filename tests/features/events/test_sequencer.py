@@ -18,6 +18,11 @@ def kinds_of(db: psycopg.Connection, message: int) -> list[str | None]:
     return [event.kind for event in events(db) if event.message_id == message]
 
 
+def wait_delivered(db: psycopg.Connection) -> None:
+    message = send(db)
+    until(lambda: kinds_of(db, message) == ["accepted", "delivered"])
+
+
 def test_mail_has_its_events_soon_after_its_commit(db: psycopg.Connection, system: System) -> None:
     hop = system.hop(at("rcpt", "no@", times=1))
     system.queued(hop)
@@ -26,22 +31,19 @@ def test_mail_has_its_events_soon_after_its_commit(db: psycopg.Connection, syste
     until(lambda: len(kinds_of(db, message)) == 3)
     # nothing is left, and the next mail wakes it
     until(lambda: db.execute("SELECT last_value FROM event_quiet WHERE is_called").fetchall())
-    other = send(db, "yes@b.example")
-    until(lambda: kinds_of(db, other) == ["accepted", "delivered"])
+    wait_delivered(db)
 
 
 def test_another_process_numbers_when_one_dies(db: psycopg.Connection, system: System) -> None:
     hop = system.hop()
     first, second = system.queued(hop), system.queued(hop)
     subscribe(db)
-    message = send(db)
-    until(lambda: kinds_of(db, message) == ["accepted", "delivered"])
+    wait_delivered(db)
     for gone, came in ((first, None), (second, first)):
         gone.kill()
         if came:
             came.start()
-        message = send(db)
-        until(lambda number=message: kinds_of(db, number) == ["accepted", "delivered"])
+        wait_delivered(db)
 
 
 def test_queuectl_shows_events_and_subscriptions(

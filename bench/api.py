@@ -28,7 +28,7 @@ from bench.options import (
     relay_options,
 )
 from bench.progress import log
-from pgmta_features.http_api.keys.token import new_token
+from pgmta_features.http_api.token import new_token
 
 MIN_POSTS_PER_S, MIN_RATIO_SMTP, MIN_RATIO_CLIENT = 3000.0, 0.5, 0.7
 ABOUT = f"""Measure mail that comes by the HTTP API: single messages and batches.

@@ -17,5 +17,5 @@ FEATURE = Feature(
     doctor_checks=(".doctor_check:checks",),
     duties=(".expiry:DUTY",),
     routes={"api": ".routes:API"},
-    first_steps=(".first_step:STEP",),
+    first_steps=(".commands.first_step:STEP",),
 )

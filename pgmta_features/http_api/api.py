@@ -11,7 +11,7 @@ from typing import Any
 from pgmta.features import features
 from pgmta_features.http_api.config import ApiLimits
 from pgmta_features.http_api.database import ApiDatabase
-from pgmta_features.http_api.keys.key_ring import KeyRing
+from pgmta_features.http_api.key_ring import KeyRing
 from pgmta_features.http_api.operation import Operation
 from queued.web.site import Site
 from queued.web.web_config import WebConfig

@@ -20,9 +20,9 @@ from pgmta.errors import ConfigError, PgmtaError
 from pgmta.model import ANY_SENDER
 from pgmta.postgres.operator import connected
 from pgmta_features.http_api.caller import ANY_TENANT
-from pgmta_features.http_api.keys.key_table import KeyRights, KeyTable
-from pgmta_features.http_api.keys.token import Token
+from pgmta_features.http_api.commands.key_table import KeyRights, KeyTable
 from pgmta_features.http_api.scopes import SCOPES
+from pgmta_features.http_api.token import Token
 from queued.cli.options.queue_command import (
     Column,
     Cut,

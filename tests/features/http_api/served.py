@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from pgmta_features.http_api.keys.token import new_token
 from pgmta_features.http_api.scopes import SCOPES
+from pgmta_features.http_api.token import new_token
 from tests.support.daemons import Config
 from tests.web.web import Answer, Web
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from pgmta.model import ANY_SENDER
 from pgmta.postgres.operator import connected
 from pgmta_features.http_api.caller import ANY_TENANT
-from pgmta_features.http_api.keys.key_table import KeyRights, KeyTable
-from pgmta_features.http_api.keys.token import new_token, parse_token
+from pgmta_features.http_api.commands.key_table import KeyRights, KeyTable
 from pgmta_features.http_api.scopes import SCOPES
+from pgmta_features.http_api.token import new_token, parse_token
 from queued.cli.options.first_step import FirstStep
 
 _KEY = "make-run"

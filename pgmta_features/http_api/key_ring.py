@@ -21,8 +21,8 @@ from pgmta.errors import StoreUnavailable
 from pgmta.postgres.binary import Texts
 from pgmta.postgres.resources import Resources
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.keys.token import Token, parse_token
 from pgmta_features.http_api.problem import Problem, away
+from pgmta_features.http_api.token import Token, parse_token
 
 _TRUST_S = 0.5  # a key that was looked up: so revocation holds within a second everywhere
 _USE_INTERVAL_S = 60.0  # in which the use of a secret is noted once

@@ -9,7 +9,7 @@ from typing import Any
 
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
-from pgmta_features.http_api.keys.token import Token, new_token
+from pgmta_features.http_api.token import Token, new_token
 
 _SQL = feature_queries("http_api")
 

@@ -1,1 +1,0 @@
-"""Keys of the API: their tokens, and what a process knows of them."""

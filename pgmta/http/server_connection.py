@@ -89,6 +89,8 @@ class ServerConnection(RequestHandler):
         self.unit: Network | None = None
         """The address whose connections count this one; None if it is not bounded."""
         self._allowed = 0  # octets that the body of this request may have
+        self.ending = False
+        """Whether the server stops: an answer without an end has to end now."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection, or refuse it with 503."""
@@ -195,6 +197,11 @@ class ServerConnection(RequestHandler):
         if not self._until and self._wire and self._wire.is_closing():
             self._until = now + _ANSWER_TIMEOUT_S
         return 0.0 < self._until < now
+
+    def close(self) -> None:
+        """Take no further request."""
+        self.ending = True
+        super().close()
 
     def give_up(self) -> None:
         """Close the connection, whatever the client has not taken yet."""

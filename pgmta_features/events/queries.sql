@@ -39,6 +39,14 @@ SELECT events_end() AS cursor
 -- A cursor before the events since a time.
 SELECT events_since(%(time)s) AS cursor
 
+-- name: begin
+-- A cursor before the first event that is kept.
+SELECT events_since('-infinity') AS cursor
+
+-- name: reader
+-- Subscribe a key of the API at its first call, and note that it reads.
+SELECT events_reader()
+
 -- name: subscribe
 -- Subscribe; whether the subscription is new.
 SELECT events_subscribe(%(name)s, %(kind)s) AS new

@@ -19,6 +19,7 @@ from queued.web.web_config import WebConfig
 RESOURCES: dict[str, str] = {
     "key": "",
     "messages_send": "",
+    "events": "events",
 }
 """The modules of `resources`, each with the feature that it is about, '' for the core."""
 

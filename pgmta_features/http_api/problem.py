@@ -25,6 +25,7 @@ TITLES = {
     "body-type": "The body has another type",
     "body-size": "The body is too large",
     "not-json": "The body is not JSON",
+    "cursor-gone": "The events behind the cursor are not there",
     "invalid": "The request is not valid",
     "busy": "Too much is under way",
     "timeout": "The database took too long",

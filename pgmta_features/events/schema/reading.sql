@@ -184,9 +184,12 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION events_end', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION events_end', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION events_end', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION events_end', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION events_since', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION events_since', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION events_since', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION events_since', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION events_read', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION events_read', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION events_read', 'pgmta_reader', 'EXECUTE');
+    ('FUNCTION events_read', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION events_read', 'pgmta_api', 'EXECUTE');

@@ -137,6 +137,22 @@ COMMENT ON FUNCTION events_unsubscribe IS
     'Ends a subscription, and returns whether there was one. The last one drops the triggers, and gives up as '
     'events_subscribe() does. Events that were written stay for their time.';
 
+CREATE FUNCTION events_reader() RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    present event_subscriptions;
+BEGIN
+    SELECT * INTO present FROM event_subscriptions AS s WHERE s.name = acting()::text;
+    IF NOT FOUND THEN
+        PERFORM events_subscribe(acting()::text, 'reader');
+    ELSIF present.read_at > now() - interval '1 minute' THEN
+        RETURN;
+    END IF;
+    UPDATE event_subscriptions AS s SET read_at = now() WHERE s.name = acting()::text;
+END $$;
+COMMENT ON FUNCTION events_reader IS
+    'Subscribes the key for which the session acts at its first call, as events_subscribe(), and notes that it reads.';
+
 -- Made and dropped: PostgreSQL collects the rows for a transition table also if its trigger is disabled.
 CREATE FUNCTION event_triggers_make() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
@@ -189,5 +205,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('event_subscriptions', 'pgmta_operator', 'SELECT'),
     ('event_subscriptions', 'pgmta_reader', 'SELECT'),
     ('event_subscriptions', 'pgmta_queued', 'SELECT'),
+    ('FUNCTION events_reader', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION events_subscribe', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION events_unsubscribe', 'pgmta_operator', 'EXECUTE');

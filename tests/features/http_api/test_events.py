@@ -1,0 +1,188 @@
+"""GET /v1/events: pages, waits and streams of what a key may see."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgmta_features.http_api.resources.events import MAX_WAITING_OF_KEY, Event
+from tests.features.events.event_log import number
+from tests.features.http_api.served import ServedApi, make_key
+from tests.support.rows import attempt, column, fetch
+from tests.support.waiting import PATIENCE, until
+
+
+def put(db: psycopg.Connection, *ids: int, **columns: Any) -> None:
+    """Write entries of the log, and number them."""
+    for each in ids:
+        attempt(db, each, each, **{"submitted_by": "key:shop", **columns})
+    number(db)
+
+
+def page(api: ServedApi, token: str, query: str = "") -> dict[str, Any]:
+    answer = api.send("GET", f"/v1/events{query}", token)
+    assert answer.status == 200, answer.body
+    for document in answer.members["data"]:
+        Event.model_validate(document)
+    found: dict[str, Any] = answer.members
+    return found
+
+
+def ids(found: dict[str, Any]) -> list[int]:
+    return [int(each["message_id"]) for each in found["data"]]
+
+
+@contextmanager
+def stream(api: ServedApi, token: str, query: str = "", **headers: str) -> Iterator[Any]:
+    """A stream of events, whose lines are read."""
+    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=PATIENCE)
+    fields = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream", **headers}
+    try:
+        connection.request("GET", f"/v1/events{query}", headers=fields)
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        yield answer
+    finally:
+        connection.close()
+
+
+def next_event(answer: http.client.HTTPResponse) -> dict[str, str]:
+    """Return the fields of the next event, without comments."""
+    fields: dict[str, str] = {}
+    while line := answer.readline().decode().rstrip("\n"):
+        if not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+    return fields or next_event(answer)
+
+
+def test_pages(db: psycopg.Connection, api: ServedApi) -> None:
+    token = make_key(db, "shop", "events")
+    attempt(db)  # before the first call, which subscribes
+    first = page(api, token)
+    assert first["data"] == []
+    assert page(api, token, f"?after={first['next']}") == first
+    put(db, *range(5), event="delivered")
+    put(db, 5, event="failed")
+    put(db, 6, submitted_by="key:bank")
+    second = page(api, token, f"?after={first['next']}&limit=4")
+    assert ids(second) == [0, 1, 2, 3]
+    last = page(api, token, f"?after={second['next']}")
+    assert ids(last) == [4, 5]
+    assert page(api, token, f"?after={last['next']}") == {"data": [], "next": last["next"]}
+    assert ids(page(api, token, "?kind=bounced,held&since=2020-01-01T00:00:00Z")) == [5]
+    assert page(api, token, "?since=2100-01-01T00:00:00%2b01:00")["data"] == []
+    assert column(db, "SELECT name FROM event_subscriptions WHERE read_at > now() - interval '1h'"
+                  ) == ["key:shop"]  # fmt: skip
+
+
+def test_a_key_sees_its_own_events_those_of_its_tenant_or_all(
+    db: psycopg.Connection, api: ServedApi
+) -> None:
+    sees = {"own": [1], "tenant": [1, 2], "all": [1, 2, 3]}
+    tokens = {each: make_key(db, each, "events", tenant="t", sees=each) for each in sees}
+    page(api, tokens["own"])
+    put(db, 1, tenant="t", submitted_by="key:own")
+    put(db, 2, tenant="t", submitted_by="key:shop")
+    put(db, 3, tenant="u", submitted_by="key:shop")
+    assert {each: ids(page(api, token)) for each, token in tokens.items()} == sees
+    other = api.send("GET", "/v1/events", make_key(db, "other", "send"))
+    assert other.status == 403
+
+
+def test_a_page_is_waited_for(db: psycopg.Connection, api: ServedApi) -> None:
+    token = make_key(db, "shop", "events")
+    begin = page(api, token, "?wait=0")["next"]
+    found: list[dict[str, Any]] = []
+    wait = threading.Thread(
+        target=lambda: found.append(page(api, token, f"?after={begin}&wait=30"))
+    )
+    wait.start()
+    until(lambda: column(db, LISTENS))
+    put(db, 1, submitted_by="key:bank")  # foreign: it waits on
+    put(db, 2)
+    wait.join(PATIENCE)
+    assert [ids(each) for each in found] == [[2]]
+
+
+LISTENS = "SELECT 1 FROM pg_stat_activity WHERE query = 'LISTEN pgmta_events'"
+
+
+def test_a_stream_goes_on_where_it_broke(db: psycopg.Connection, api: ServedApi) -> None:
+    token = make_key(db, "shop", "events")
+    page(api, token)
+    put(db, 1, 2)
+    with stream(api, token, "?kind=deferred") as answer:
+        assert answer.getheader("Content-Type") == "text/event-stream"
+        seen = [next_event(answer) for _ in range(2)]
+        assert [each["event"] for each in seen] == ["mail.deferred"] * 2
+        put(db, 3, event="delivered")
+        put(db, 4)
+        while "data" not in (last := next_event(answer)):  # only the place, without an event
+            assert last.keys() == {"id"}
+        assert '"message_id":"4"' in last["data"]
+    put(db, 5)
+    with stream(api, token, "?kind=deferred", **{"Last-Event-ID": last["id"]}) as answer:
+        assert '"message_id":"5"' in next_event(answer)["data"]
+        db.execute("DELETE FROM api_secrets")
+        assert answer.read() == b""  # the key is gone, and so is its stream
+
+
+def test_a_stop_ends_streams(db: psycopg.Connection, api: ServedApi) -> None:
+    token = make_key(db, "shop", "events")
+    with stream(api, token) as answer:
+        api.stop()
+        assert answer.read() in (b"", b":\n\n")
+
+
+def test_streams_are_bounded(db: psycopg.Connection, api: ServedApi) -> None:
+    token = make_key(db, "shop", "events")
+    open_ones = [stream(api, token) for _ in range(MAX_WAITING_OF_KEY)]
+    for each in open_ones:
+        each.__enter__()
+    busy = api.send("GET", "/v1/events?wait=5", token)
+    assert (busy.status, busy.members["type"]) == (503, "urn:pgmta:problem:busy")
+    page(api, token)
+    for each in open_ones:
+        each.__exit__(None, None, None)
+    until(lambda: api.send("GET", "/v1/events?wait=1", token).status == 200)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "word", "said"),
+    [
+        ("after=x", 400, "invalid", "no cursor"),
+        ("after=1.2.3&since=2020-01-01T00:00:00Z", 400, "invalid", "exclude"),
+        ("since=2020-01-01T00:00:00", 400, "invalid", "since"),
+        ("kind=delivered,bounce", 400, "invalid", "did you mean 'bounced'?"),
+        ("limit=1001", 400, "invalid", "limit"),
+        ("wait=31", 400, "invalid", "wait"),
+        ("aftre=1.2.3", 400, "invalid", "'after'"),
+        ("after=1.2.3", 409, "cursor-gone", "since"),
+    ],
+)
+def test_mistakes(
+    db: psycopg.Connection, api: ServedApi, query: str, status: int, word: str, said: str
+) -> None:
+    answer = api.send("GET", f"/v1/events?{query}", make_key(db, "shop", "events"))
+    assert (answer.status, answer.members["type"]) == (status, f"urn:pgmta:problem:{word}")
+    assert said in answer.members["detail"]
+    assert answer.members["errors"]
+
+
+def test_a_subscription_that_meets_an_open_transaction_is_tried_again(
+    db: psycopg.Connection, database: str, api: ServedApi
+) -> None:
+    token = make_key(db, "shop", "events")
+    with psycopg.connect(database) as application:
+        attempt(application)
+        answer = api.send("GET", "/v1/events", token)
+        assert (answer.status, answer.headers["retry-after"]) == (503, "2"), answer.body
+        assert fetch(db, "SELECT count(*) FROM event_subscriptions") == (0,)
+    assert page(api, token)["data"] == []

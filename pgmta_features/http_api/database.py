@@ -25,6 +25,7 @@ STATEMENT_TIMEOUT_S = 2.0
 
 _LOCK_TIMEOUT_S = 1.0
 _WAIT_TIMEOUT_S = 5.0  # for a free connection
+_MORE_TIME_S = 6.0  # for a connection, and for a server that does not answer at all
 _RETRY_S = 2  # for a client whose request met a lock or took too long
 _BEGIN = (
     "SELECT set_config('pgmta.acting', %(acting)s, true),"
@@ -103,12 +104,15 @@ class ApiDatabase:
         }
         try:
             async with (
+                asyncio.timeout(timeout_s + _MORE_TIME_S),
                 link.use() as connection,
                 connection.pipeline() as pipeline,
                 connection.transaction(),
             ):
                 await connection.execute(_BEGIN, fields, prepare=True)
                 yield ApiSession(connection, pipeline)
+        except TimeoutError:
+            raise away() from None
         except (StoreUnavailable, psycopg.Error) as error:
             raise _problem(error) from error
         finally:

@@ -26,7 +26,7 @@ from pgmta_features.http_api.token import Token, parse_token
 
 _TRUST_S = 0.5  # a key that was looked up: so revocation holds within a second everywhere
 _USE_INTERVAL_S = 60.0  # in which the use of a secret is noted once
-_MAX_KNOWN = 10_000  # secrets in memory
+_MAX_KNOWN, _MAX_ABSENT = 10_000, 2_000  # ids in memory: of secrets, and of nothing
 _LOOK_TIMEOUT_S = 5.0
 _SETTINGS = {"statement_timeout": "3s", "lock_timeout": "3s"}
 _LOOK = (
@@ -67,8 +67,15 @@ class KeyRing:
         self._link = resources.link("keys", _SETTINGS)
         self._spawn = spawn
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._absent: OrderedDict[str, float] = OrderedDict()  # when each was looked up
         self._wanted: set[str] = set()
         self._look: _Look | None = None
+
+    def knows(self, text: str) -> bool:
+        """Return whether a text is the token of a key that was seen, and may have ended since."""
+        token = parse_token(text)
+        known = self._known.get(token.secret_id) if token else None
+        return bool(token and known and hmac.compare_digest(known.digest, token.digest))
 
     async def find(self, text: str, client: str) -> Caller:
         """Return the caller of a token that comes from a client.
@@ -100,6 +107,8 @@ class KeyRing:
         known = self._known.get(secret_id)
         if known and asked < known.looked_at + _TRUST_S:
             return known
+        if not known and asked < self._absent.get(secret_id, float("-inf")) + _TRUST_S:
+            return None
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
                 while True:
@@ -131,11 +140,15 @@ class KeyRing:
         found = {row[0]: row for row in rows}
         for secret_id in ids:
             before = self._known.pop(secret_id, None)
+            self._absent.pop(secret_id, None)
             if row := found.get(secret_id):
                 known = self._known[secret_id] = _known_of(row, began)
                 known.noted_at = before.noted_at if before else known.noted_at
-        while len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)
+            else:
+                self._absent[secret_id] = began
+        for each, most in ((self._known, _MAX_KNOWN), (self._absent, _MAX_ABSENT)):
+            while len(each) > most:
+                each.popitem(last=False)
 
     def _note(self, token: Token, known: _Known, client: str) -> None:
         """Note the use of a secret, in the background and once a minute."""

@@ -1,11 +1,14 @@
-"""Requests of each key in a second, of this process."""
+"""Requests of each key in a second, and refused keys, of this process."""
 
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 _MIN_KEPT_KEYS = 1000  # so many are kept before quiet ones are looked for
+_MAX_REFUSALS = 10_000  # that are remembered
+_REFUSAL_S = 60.0
 
 
 class KeyRates:
@@ -27,3 +30,21 @@ class KeyRates:
             self._busy_until = {k: at for k, at in self._busy_until.items() if at > now}
             self._max_kept = max(_MIN_KEPT_KEYS, 2 * len(self._busy_until))
         return int((now + 1.0 - until) * limit + 1e-6)
+
+
+class Refusals:
+    """Remembers for a minute which texts were refused as keys, and from where."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: OrderedDict[int, float] = OrderedDict()  # by hashes: the texts are secrets
+
+    def knows(self, client: str, text: str) -> bool:
+        """Return whether a text of a client was refused within a minute."""
+        return self._until.get(hash((client, text)), 0.0) > self._clock()
+
+    def note(self, client: str, text: str) -> None:
+        """Note that a text of a client is refused."""
+        self._until[hash((client, text))] = self._clock() + _REFUSAL_S
+        if len(self._until) > _MAX_REFUSALS:
+            self._until.popitem(last=False)

@@ -18,13 +18,14 @@ from pgmta.http.answers import JSON_TYPE, HttpError
 from pgmta.http.request_body import read_octets
 from pgmta.http.route import Route
 from pgmta.http.server_connection import connection_of
+from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.checking import checked_body, checked_query, read_json
 from pgmta_features.http_api.operation import Call, Operation
 from pgmta_features.http_api.problem import Problem
-from pgmta_features.http_api.rate import KeyRates
+from pgmta_features.http_api.rate import KeyRates, Refusals
 from queued.web.site import Served, Site, WebPart
 from queued.web.web_config import WebConfig
 
@@ -32,6 +33,8 @@ _MAX_OCTETS_UNDER_WAY = 128 << 20  # of all bodies in memory of this process
 _IDEMPOTENCY_KEY = re.compile(r'"?([\x21\x23-\x7e]{1,255})"?')
 _NOBODY = Caller("", "", frozenset(), (), "own")
 _RETRY_S = "5"
+
+log = get("api")
 
 
 class ApiRoutes:
@@ -41,6 +44,7 @@ class ApiRoutes:
         self._site = site
         self._api = Api(site)
         self._rates = KeyRates()
+        self._refusals = Refusals()
         self._octets_under_way = 0
 
     def routes(self) -> Sequence[Route]:
@@ -134,21 +138,26 @@ class ApiRoutes:
 
     async def _authenticate(self, request: web.Request, client: str) -> Caller:
         """Return the key of a request. Raises Problem."""
-        clients = self._site.clients
-        if wait := clients.free_in(client):
-            raise Problem(429, "too-many-refusals", f"Too many refused keys came from {client}.",
-                          headers={"Retry-After": str(int(wait) + 1)})  # fmt: skip
-        kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not token:
+        clients, keys = self._site.clients, self._api.keys
+        kind, _, text = request.headers.get("Authorization", "").partition(" ")
+        text = text.strip()
+        if kind.lower() != "bearer" or not text:
             raise Problem(
                 401, "key-missing", "Send the field `Authorization: Bearer pgmta_…`.",
                 headers={"WWW-Authenticate": "Bearer"},
             )  # fmt: skip
+        # a program with an old key tries it again and again, and shuts nobody out beside it
+        repeated = self._refusals.knows(client, text)
+        if not (repeated or keys.knows(text)) and (wait := clients.free_in(client)):
+            raise Problem(429, "too-many-refusals", f"Too many refused keys came from {client}.",
+                          headers={"Retry-After": str(int(wait) + 1)})  # fmt: skip
         try:
-            return await self._api.keys.find(token.strip(), client)
+            return await keys.find(text, client)
         except Problem as error:
-            if error.status == 401:
+            if error.status in (401, 403) and not repeated:
+                self._refusals.note(client, text)
                 clients.count_refusal(client)
+                log.info("an API key is refused", client=client, reason=error.detail)
             raise
 
     async def _renew(self, request: web.Request, client: str) -> None:

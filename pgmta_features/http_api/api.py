@@ -14,11 +14,12 @@ from pgmta_features.http_api.database import ApiDatabase
 from pgmta_features.http_api.key_ring import KeyRing
 from pgmta_features.http_api.operation import Operation
 from queued.web.site import Site
-from queued.web.web_config import WebConfig
+from queued.web.web_config import WebConfig, whole_web_config
 
 RESOURCES: dict[str, str] = {
     "key": "",
     "messages_send": "",
+    "openapi": "",
     "events": "events",
 }
 """The modules of `resources`, each with the feature that it is about, '' for the core."""
@@ -34,6 +35,12 @@ class Api:
         self.database = ApiDatabase(site.resources, site.schema, _CONNECTIONS)
         self.keys = KeyRing(site.resources, self.spawn)
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @staticmethod
+    def unserved() -> Api:
+        """Return one that serves nothing, for what is made from its operations."""
+        config = whole_web_config().model_validate({"environment": {"hostname": "localhost"}})
+        return Api(Site(config, "", []))
 
     @property
     def config(self) -> WebConfig:

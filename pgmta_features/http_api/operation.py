@@ -12,6 +12,7 @@ from pydantic import (
     ConfigDict,
     PlainSerializer,
     SerializerFunctionWrapHandler,
+    WithJsonSchema,
     model_serializer,
 )
 
@@ -26,9 +27,19 @@ def utc(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-Time = Annotated[datetime, PlainSerializer(utc, return_type=str)]
+Time = Annotated[
+    datetime,
+    PlainSerializer(
+        utc, return_type=Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
+    ),
+]
 """A time in an answer."""
-Id = Annotated[int, PlainSerializer(str, return_type=str)]
+Id = Annotated[
+    int,
+    PlainSerializer(
+        str, return_type=Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[0-9]+$"})]
+    ),
+]
 """A bigint of the database in an answer: a string, because numbers of JSON are exact to 2^53."""
 
 
@@ -40,6 +51,8 @@ class Received(BaseModel):
 
 class Page[T](BaseModel):
     """A page of a list. `next` is for the parameter `after`; null on the last page."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["data", "next"]})
 
     data: list[T]
     next: str | None = None
@@ -94,8 +107,9 @@ class Operation:
     the words of problems beyond those of every operation (problem.ALWAYS). `other_bodies` are
     content types, with descriptions, that the handler reads itself from `call.request`. With
     `stores` it takes an Idempotency-Key. `max_body` is in octets; 0: `limits.api_body`. Other
-    bodies have at most `max_stream` octets; 0: the same. `public` needs no key: `call.caller` has
-    no name and no scope.
+    bodies have at most `max_stream` octets; 0: the same. `other_answers` are content types, with
+    descriptions, that the handler may answer with in place of JSON. `public` needs no key:
+    `call.caller` has no name and no scope.
     """
 
     method: str
@@ -110,6 +124,7 @@ class Operation:
     max_body: int = 0
     max_stream: int = 0
     other_bodies: Mapping[str, str] = field(default_factory=dict)
+    other_answers: Mapping[str, str] = field(default_factory=dict)
     stores: bool = False
     public: bool = False
 

@@ -36,6 +36,31 @@ TITLES = {
 A resource adds its own by `Problem.TITLES`.
 """
 
+STATUSES: dict[str, tuple[int, ...]] = {
+    "insecure": (403,),
+    "key-missing": (401,),
+    "key-refused": (401,),
+    "key-expired": (401,),
+    "network-refused": (403,),
+    "too-many-refusals": (429,),
+    "rate": (429,),
+    "scope-missing": (403,),
+    "not-found": (404,),
+    "body-missing": (400,),
+    "body-unexpected": (400,),
+    "body-type": (415,),
+    "body-size": (413,),
+    "not-json": (400,),
+    "invalid": (400, 422),
+    "busy": (503,),
+    "timeout": (503,),
+    "database-away": (503,),
+}
+"""The statuses of each problem; a resource adds those of its own by `Problem.STATUSES`.
+
+A query that is invalid gets 400, and a body 422.
+"""
+
 ALWAYS = (
     "insecure", "key-missing", "key-refused", "key-expired", "network-refused",
     "too-many-refusals", "rate", "invalid", "timeout", "database-away",
@@ -53,6 +78,7 @@ class Problem(HttpError):
     """
 
     TITLES = TITLES
+    STATUSES = STATUSES
 
     def __init__(
         self,

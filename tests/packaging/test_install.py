@@ -36,7 +36,7 @@ YAML = ("answers", "queued", "shaping", "smtpd", "web")
 SHARED = {
     *(f"man/man1/{command}.1" for command in SCRIPTS),
     *(f"man/man5/{name}.yaml.5" for name in YAML),
-    *(f"pgmta/schema/{name}.json" for name in YAML),
+    *(f"pgmta/schema/{name}.json" for name in (*YAML, "openapi")),
     *(
         place.format(command)
         for command in SCRIPTS.keys() - {"sendmail", "mailq"}

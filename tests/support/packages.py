@@ -77,6 +77,7 @@ DJANGO_TESTS = "django-tests"
 PYTHON = {
     "patroni": ROOT / "packaging" / "cluster" / "patroni.lock",
     "kubernetes-validate": ROOT / "tests" / "support" / "kubernetes.lock",
+    "schemathesis": ROOT / "tests" / "support" / "schemathesis.lock",
 }
 """The locks of Python packages that each have a virtual environment beside the unpacked ones."""
 

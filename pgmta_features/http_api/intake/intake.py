@@ -30,6 +30,9 @@ Problem.TITLES |= {
     "undecided": "It is open whether the mail was stored",
     "refused": "The database refuses the mail",
 }
+Problem.STATUSES |= {
+    "in-flight": (409,), "key-reused": (422,), "undecided": (503,), "refused": (422,),
+}  # fmt: skip
 
 _CONNECTIONS = 2  # for group commits, as pgmta.Client has
 _PATIENCE_S = 5.0  # below the time limit of an answer

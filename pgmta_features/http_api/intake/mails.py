@@ -19,6 +19,13 @@ MAX_BATCH_MAILS = 1000
 MAX_BATCH_OCTETS = 10 << 20
 
 _TIME: JsonDict = {"format": "date-time"}
+_EXAMPLE: JsonDict = {
+    "from": "Shop <shop@example.org>",
+    "to": ["Ann <ann@example.com>"],
+    "subject": "Order 4711",
+    "body": "Thank you.",
+    "metadata": {"order": 4711},
+}
 _TEMPLATE_KEYS = ("template", "recipient", "params", "version")
 _PARTS_KEYS = (
     "to",
@@ -85,6 +92,8 @@ class _Options(_Strict):
 class Message(_Options):
     """A mail: as parts, or a template with its words."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
     sender: str | None = Field(
         default=None,
         description="envelope sender, to which bounces go; the address in from without it",
@@ -140,6 +149,8 @@ class EnvelopeQuery(Received):
 
 class Batch(Received):
     """Mails, each with a result of its own."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"messages": [_EXAMPLE]}]})
 
     messages: Annotated[
         list[SkipValidation[Message]], Field(min_length=1, max_length=MAX_BATCH_MAILS)

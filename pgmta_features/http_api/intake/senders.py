@@ -18,6 +18,7 @@ Problem.TITLES |= {
     "sender-refused": "The key may not send from this address",
     "tenant-refused": "The key may not send for this tenant",
 }
+Problem.STATUSES |= {"sender-refused": (403,), "tenant-refused": (403,)}
 
 _MAX_SHOWN = 10  # senders that an error names
 _MAX_ADDRESS_CHARACTERS = 100  # of an address in an error

@@ -51,6 +51,7 @@ STATUSES: dict[str, tuple[int, ...]] = {
     "body-type": (415,),
     "body-size": (413,),
     "not-json": (400,),
+    "cursor-gone": (409,),
     "invalid": (400, 422),
     "busy": (503,),
     "timeout": (503,),

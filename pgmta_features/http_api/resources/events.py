@@ -284,6 +284,7 @@ def operations(api: Api) -> list[Operation]:
             handler=_Readers(api).events,
             query=EventsQuery,
             answers={200: Events},
+            other_answers={STREAM_TYPE: "an event each, until the client goes"},
             problems=("cursor-gone", "busy"),
         )
     ]

@@ -21,6 +21,7 @@ from pgmta.command import (
     reporting,
     shorten,
 )
+from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.postgres.operator import OperatorConnection, connected
 from pgmta_features.events.event_table import EventTable
@@ -43,7 +44,9 @@ _LISTEN = "LISTEN pgmta_events"
 @click.group(invoke_without_command=True)
 @config_option(CONFIG_NAME)
 @click.option("--after", metavar="CURSOR", help="Begin behind this cursor.")
-@click.option("--since", metavar="TIME", help="Begin there.  [default: an hour ago]")
+@click.option(
+    "--since", metavar="TIME", help="Begin then: '2026-12-24 18:00', or 3h ago.  [default: 1h]"
+)
 @click.option("--follow", is_flag=True, help="Go on with new events until Ctrl-C.")
 @click.option("--kind", multiple=True, type=click.Choice(KINDS), help="Only this kind.")
 @click.option("--message", metavar="ID", type=int, help="Only the events of this message.")
@@ -73,7 +76,7 @@ async def _show(
         raise ConfigError(["--after and --since exclude each other"])
     if message is not None and (after or since or follow or kind):
         raise ConfigError(["--message stands alone"])
-    begin = read_time(since, "--since")
+    begin = _read_since(since)
     uri = database_of(config)
     async with connected(uri) as db:
         table = EventTable(db)
@@ -88,6 +91,16 @@ async def _show(
         # by Ctrl-C the user ends the command
         with suppress(KeyboardInterrupt, asyncio.CancelledError):
             await _follow(uri, after, kind, as_json)
+
+
+def _read_since(text: str | None) -> datetime | None:
+    """Return the time that was given, or that was so long ago. Raises ConfigError."""
+    if text is None:
+        return None
+    try:
+        return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+    except ValueError:
+        return read_time(text, "--since")
 
 
 async def _hint(table: EventTable) -> None:

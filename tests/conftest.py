@@ -46,6 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--faults-rounds", type=int, default=0, help="number of faults, without a limit of time"
     )
     group.addoption("--submission-rounds", type=int, default=2, help="rounds of 50 orders")
+    group.addoption("--api-rounds", type=int, default=4, help="kills while mail comes by HTTP")
+    group.addoption("--api-upload-megabytes", type=int, default=2, help="of 200 uploads each")
     group.addoption("--rolling-restarts", type=int, default=8, help="restarts of producers")
     group.addoption("--rolling-every", type=float, default=0.5, help="seconds between restarts")
     group.addoption("--promotions", type=int, default=2, help="of a standby that lacks commits")

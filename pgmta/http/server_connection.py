@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from pgmta.http.site import HttpSite
 _MAX_HEADER_OCTETS = 32 << 10
 _MAX_REQUEST_LINE_OCTETS = 4096  # a link of ours has less than 200
 _MAX_HEADER_FIELDS = 64
+_BODY_BUFFER_OCTETS = 16 << 10  # above twice as many that wait, a connection is not read
 _READ_OCTETS = 256 << 10  # that a transport reads at once
 _ANSWER_TIMEOUT_S = 10.0  # above the limit of a statement, so that its answer is never cut off
 _LINGER_S = 1.0  # in which the rest of a body that nobody wants is read
@@ -71,6 +73,7 @@ class ServerConnection(RequestHandler):
             logger=_silent,
             keepalive_timeout=limits.idle_s or limits.request_s,
             lingering_time=_LINGER_S,
+            read_bufsize=_BODY_BUFFER_OCTETS,
             max_line_size=_MAX_REQUEST_LINE_OCTETS,
             max_headers=_MAX_HEADER_FIELDS,
             auto_decompress=False,
@@ -173,6 +176,15 @@ class ServerConnection(RequestHandler):
         """Begin the time of the answer, if the connection has times for each request."""
         if self._kept:
             self._until = self._owner.now() + _ANSWER_TIMEOUT_S
+
+    def narrow(self, octets: int) -> None:
+        """Have the kernel keep about so much of what comes, and so the transport read no more.
+
+        For a long body, of which the next part is read only when the one before it is stored.
+        """
+        if self._wire:
+            bound = self._wire.get_extra_info("socket")
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, octets)
 
     def allow_time(self, seconds: float) -> None:
         """Give the request and its answer so much time from now on.

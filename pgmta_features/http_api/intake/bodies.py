@@ -26,13 +26,16 @@ from pgmta_features.http_api.intake.mails import (
     raw_object,
 )
 from pgmta_features.http_api.intake.senders import Senders
-from pgmta_features.http_api.intake.uploads import PIECE_OCTETS, RequestUploads, Stored
+from pgmta_features.http_api.intake.uploads import RequestUploads, Stored
 from pgmta_features.http_api.problem import Problem
 
 MULTIPART_TYPE = "multipart/form-data"
 RAW_TYPE = "message/rfc822"
 
 _MAX_FILES = 100
+_READ_OCTETS = 16 << 10  # of a part at once
+_RECEIVED_OCTETS = 32 << 10  # that wait in the kernel, which takes twice as much for it
+_STORE_S = 60.0  # in which a piece is stored, while the client waits
 _MAX_HEADER_OCTETS = 64 << 10  # of a content, as submit() allows
 _ENCODINGS = ("", "binary", "8bit", "7bit")
 _LINE_END = re.compile(rb"\r?\n")
@@ -83,6 +86,7 @@ class Bodies:
         self._request, self._caller, self._uploads = request, caller, uploads
         self._json_octets, self._piece_s = json_octets, piece_s
         self._connection: ServerConnection = connection_of(request)
+        self._connection.narrow(_RECEIVED_OCTETS)
 
     async def raw(self, query: EnvelopeQuery) -> Body:
         """Return the mail that a body of message/rfc822 is. Raises Problem."""
@@ -168,18 +172,20 @@ class Bodies:
     async def _part(self, part: BodyPartReader, most: int | None = None) -> AsyncIterator[bytes]:
         number = 0
         while not part.at_eof():
-            octets = await part.read_chunk(PIECE_OCTETS)
+            self._connection.allow_time(self._piece_s)
+            octets = await part.read_chunk(_READ_OCTETS)
             number += len(octets)
             if most is not None and number > most:
                 raise Problem(413, "body-size", f"The part `message` has more than {most} octets.",
                               headers={"Connection": "close"})  # fmt: skip
-            self._connection.allow_time(self._piece_s)
+            self._connection.allow_time(_STORE_S)
             yield bytes(octets)
 
     async def _octets(self) -> AsyncIterator[bytes]:
         while octets := await self._request.content.readany():
-            self._connection.allow_time(self._piece_s)
+            self._connection.allow_time(_STORE_S)
             yield octets
+            self._connection.allow_time(self._piece_s)
 
 
 def _encoding(part: BodyPartReader) -> str:

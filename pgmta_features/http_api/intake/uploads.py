@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -14,9 +16,9 @@ import psycopg
 from pgmta.client.gatherer import pauses
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
-from pgmta.postgres.link_pool import LinkPool
+from pgmta.postgres.link import Link
 from pgmta.postgres.resources import Resources
-from pgmta.store.queries import feature_queries
+from pgmta.store.queries import Statement, feature_queries
 from pgmta_features.http_api.problem import Problem, away
 
 PIECE_OCTETS = 64 << 10
@@ -26,6 +28,7 @@ _CONNECTIONS = 4
 _MAX_UPLOADS = 500  # under way in a process
 _PATIENCE_S = 5.0  # for a database that is away
 _RETRY_S = "5"
+_SETTINGS = {"statement_timeout": "30s", "lock_timeout": "1s"}
 
 _SQL = feature_queries("http_api")
 
@@ -46,7 +49,9 @@ class Uploads:
     """Stores what is too large for the memory of a process."""
 
     def __init__(self, resources: Resources) -> None:
-        self._pool = LinkPool(resources, "uploads", _CONNECTIONS)
+        self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
+        for number in reversed(range(_CONNECTIONS)):
+            self._free.put_nowait(resources.link(f"uploads {number}", _SETTINGS))
         self._under_way = 0
 
     def begin(self) -> RequestUploads:
@@ -61,23 +66,32 @@ class Uploads:
         """Count a request whose uploads have ended."""
         self._under_way -= 1
 
-    async def put(self, upload: UUID, position: int, data: bytes) -> int:
+    async def put(self, upload: UUID, position: int, data: bytearray) -> int:
         """Store a piece; return the octets that a message may have. Raises Problem."""
-        until, breaks = time.monotonic() + _PATIENCE_S, pauses()
+        until, breaks = math.inf, pauses()
         fields = {"upload": upload, "position": position, "data": data}
         while True:
             try:
-                ((most,),) = await self._pool.run(_SQL["upload"], fields)
+                ((most,),) = await self._run(_SQL["upload"], fields)
                 return int(most)
             except StoreUnavailable:
-                if time.monotonic() > until:
+                until = min(until, time.monotonic() + _PATIENCE_S)
+                if time.monotonic() >= until:
                     raise away() from None
                 await asyncio.sleep(next(breaks))
+
+    async def _run(self, statement: Statement, fields: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """Run a statement in its turn: to wait for others is no outage."""
+        link = await self._free.get()
+        try:
+            return await link.run(statement, fields)
+        finally:
+            self._free.put_nowait(link)
 
     async def remove(self, uploads: Sequence[UUID]) -> None:
         """Remove uploads that nobody needs; a duty removes those that stay behind."""
         try:
-            await self._pool.run(_SQL["upload_removed"], {"uploads": [*uploads]})
+            await self._run(_SQL["upload_removed"], {"uploads": [*uploads]})
         except (StoreUnavailable, psycopg.Error) as error:
             log.warning("uploads stay behind for an hour", number=len(uploads), reason=str(error))
 
@@ -99,18 +113,18 @@ class RequestUploads:
             buffer += part
             number += len(part)
             self._octets += len(part)
-            while len(buffer) > PIECE_OCTETS:
+            if len(buffer) > PIECE_OCTETS:
                 if upload is None:
                     self._stored.append(upload := uuid4())
-                await self._put(upload, position, bytes(buffer[:PIECE_OCTETS]))
-                del buffer[:PIECE_OCTETS]
+                piece, buffer = buffer, bytearray()
+                await self._put(upload, position, piece)
                 position += 1
         if upload is None:
             return Stored(bytes(buffer), "", number, digest.hexdigest())
-        await self._put(upload, position, bytes(buffer))
+        await self._put(upload, position, buffer)
         return Stored(b"", str(upload), number, digest.hexdigest())
 
-    async def _put(self, upload: UUID, position: int, data: bytes) -> None:
+    async def _put(self, upload: UUID, position: int, data: bytearray) -> None:
         self._most = await self._uploads.put(upload, position, data)
         if self._octets > self._most:
             raise Problem(413, "body-size", f"A message has at most {self._most} octets.",

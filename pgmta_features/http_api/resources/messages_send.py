@@ -13,7 +13,7 @@ from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.checking import Path
 from pgmta_features.http_api.intake.bodies import MULTIPART_TYPE, RAW_TYPE, Bodies
 from pgmta_features.http_api.intake.intake import (
-    UPLOAD_PATIENCE_S,
+    UPLOAD_ANSWER_S,
     Intake,
     headers_of,
     results,
@@ -101,7 +101,7 @@ class _Sending:
             connection = connection_of(call.request)
             connection.body_is_read()
             if body.uploads:
-                connection.allow_time(UPLOAD_PATIENCE_S + limits.request)
+                connection.allow_time(UPLOAD_ANSWER_S)
             content = body.fingerprint() if call.key else b""
             answer = await self._one(call, body.text(), content, body.uploads)
             uploads.taken()

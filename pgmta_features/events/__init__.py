@@ -16,7 +16,7 @@ FEATURE = Feature(
     commands={
         "events": Command(
             path=".command:events",
-            line="Show what became of mail in the order of its commits; subscribe programs to it.",
+            line="Show what became of mail, in the order in which it was committed.",
             task="Programs and people",
         )
     },

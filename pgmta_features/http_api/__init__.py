@@ -8,7 +8,7 @@ FEATURE = Feature(
     commands={
         "apikey": Command(
             path=".commands.apikey:apikey",
-            line="Make keys of the HTTP API, list, change, rotate and revoke them.",
+            line="Make, list, change and revoke the keys of the HTTP API.",
             task="Programs and people",
             also=("key", "keys"),
         )

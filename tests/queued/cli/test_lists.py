@@ -24,11 +24,13 @@ from tests.support.rows import attempt, message, row
 LONG = "450 4.2.1 greylisted, " + "come back later, " * 20
 
 LISTS: dict[str, tuple[str, ...]] = {
+    "apikey list": (),
     "budget list": (),
     "campaign job list": (),
     "campaign list": (),
     "database partition list": (),
     "dkim list": (),
+    "events list": (),
     "find": ("--recipient", "r@*"),
     "inspect": ("b.example",),
     "list": (),

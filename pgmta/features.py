@@ -26,6 +26,7 @@ FEATURES: tuple[str, ...] = (
     "lifecycle",
     "callbacks",
     "events",
+    "webhooks",
     "http_api",
     "metrics",
 )

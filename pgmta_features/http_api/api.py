@@ -21,6 +21,7 @@ RESOURCES: dict[str, str] = {
     "messages_send": "",
     "openapi": "",
     "events": "events",
+    "webhooks": "webhooks",
 }
 """The modules of `resources`, each with the feature that it is about, '' for the core."""
 

@@ -69,11 +69,11 @@ def verify(text: str, purpose: str, action: str, code: str, files: tuple[str, ..
 
 
 def make_keys(directory: Path) -> None:
-    """Make the keys of each purpose that are missing; configurations name their files."""
+    """Make the keys of tokens and webhooks that are missing; configurations name their files."""
     folder = directory / "keys"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for purpose in Purpose:
-        path = folder / f"{purpose}.key"
+    for name in (*Purpose, "webhook"):
+        path = folder / f"{name}.key"
         if not path.exists():
             _write_key(path)
 

@@ -1,0 +1,41 @@
+"""The check of `queuectl doctor`: endpoints that get no events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from pgmta.command import age
+from pgmta.store.admin.examination import Examination
+from pgmta.store.queries import feature_queries
+from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
+
+_MIN_FAILING_S = 600.0  # shorter failures pass by themselves
+_REMEDY = "`queuectl webhook test {name}` shows what it answers; see docs/programs/webhooks.md"
+
+
+async def checks(examination: Examination) -> dict[str, Check]:
+    """Return the check by its name."""
+
+    async def webhooks() -> AsyncIterator[Diagnosis]:
+        for row in await examination.run(feature_queries("webhooks")["unwell"]):
+            name, reason = row["name"], row["reason"]
+            if row["state"] == "suspended":
+                yield error(
+                    "webhooks",
+                    f"webhook {name} is suspended: {reason}",
+                    f"mend the endpoint, and `queuectl webhook enable {name}` posts all since then",
+                )
+            elif row["alone"]:
+                yield warning(
+                    "webhooks",
+                    f"no queued posts for webhook {name}",
+                    "start queued: it posts the events",
+                )
+            elif row["seconds"] and row["seconds"] >= _MIN_FAILING_S:
+                yield warning(
+                    "webhooks",
+                    f"webhook {name} has failed for {age(row['seconds'])}: {reason}",
+                    _REMEDY.format(name=name),
+                )
+
+    return {"webhooks": webhooks}

@@ -1,0 +1,244 @@
+"""Posts the events of one endpoint: one request after the other, behind its cursor."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.postgres import faults
+from pgmta_features.webhooks.endpoint import fits
+from pgmta_features.webhooks.posting import EndpointConnection, Posted
+from pgmta_features.webhooks.retries import GIVE_UP_S, Halving, wait_after
+from pgmta_features.webhooks.signing import Secrets, signed_fields
+from pgmta_features.webhooks.store import Claimed, Endpoint, EventRow, WebhookTable
+
+_DATABASE_PAUSE_S = 2.0  # after PostgreSQL could not be asked
+_LOOK_INTERVAL_S = 5.0  # without news of events
+_GONE = 410
+
+log = get("webhooks")
+
+type Slot = Callable[[bool], AbstractAsyncContextManager[None]]
+"""Waits for a place among the requests of the process: of endpoints that fail few may run."""
+type Notice = Callable[[Endpoint, str], tuple[str, bytes]]
+"""Returns sender and content of the mail to the owner, for a reason."""
+
+
+class EndpointLoop:
+    """Posts for one endpoint until it is cancelled, or the endpoint ends.
+
+    The cursor moves in the database after the answer. So after a crash a batch is posted again, as
+    it was and with the same id.
+    """
+
+    def __init__(
+        self, claimed: Claimed, table: WebhookTable, connection: EndpointConnection,
+        secrets: Secrets, slot: Slot, notice: Notice, rest: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self.endpoint = Endpoint(claimed.settings)
+        self._table = table
+        self._connection = connection
+        self._secrets = secrets
+        self._slot = slot
+        self._notice = notice
+        self._rest = rest
+        self._failures = claimed.failures
+        self._due = time.monotonic() + claimed.wait
+        self._replays = claimed.replays
+        self._read_at = 0.0  # by the monotonic clock
+        self._news = asyncio.Event()
+        self._accepted = False  # a request, which the database does not know yet
+        self._ended = False  # by a failure
+        self._log = log.bind(webhook=claimed.settings.name, id=claimed.settings.id)
+        self.posted = 0
+        """Events that were accepted."""
+        self.failed = 0
+        """Requests that were not."""
+        self.behind: datetime | None = None
+        """When the oldest event of the batch under way was written; None: there is none."""
+
+    def wake(self) -> None:
+        """Look for events now."""
+        self._news.set()
+
+    def replay(self) -> None:
+        """Post what was asked for once more."""
+        self._replays = True
+        self._news.set()
+
+    @property
+    def lag(self) -> float:
+        """The age of the oldest event that is not posted, in seconds."""
+        return (datetime.now(UTC) - self.behind).total_seconds() if self.behind else 0.0
+
+    async def run(self) -> None:
+        """Post until cancelled, or until the endpoint is suspended or disabled."""
+        reached = None
+        try:
+            while not self._ended:
+                try:
+                    await self._until_due()
+                    self._news.clear()
+                    self._read_at = time.monotonic()
+                    rows = await self._table.batch(
+                        self.endpoint.settings, reached, accepted=self._accepted
+                    )
+                    reached, self._accepted = None, False
+                    if self._replays:
+                        await self._replay()
+                    elif not rows:
+                        self.behind = None
+                        await self._wait_for_news()
+                    elif await self._deliver([row for row in rows if self._takes(row)]):
+                        reached = rows[-1].place
+                except (StoreUnavailable, psycopg.Error) as error:
+                    self._log.warning("events can't be read", reason=faults.one_line(error))
+                    await asyncio.sleep(_DATABASE_PAUSE_S)
+        finally:
+            self._connection.close()
+
+    def _takes(self, row: EventRow) -> bool:
+        condition = self.endpoint.condition
+        return row.document is not None and (condition is None or fits(condition, row.document))
+
+    async def _until_due(self) -> None:
+        while (seconds := self._due - time.monotonic()) > 0:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+
+    async def _wait_for_news(self) -> None:
+        try:
+            async with asyncio.timeout(_LOOK_INTERVAL_S):
+                await self._news.wait()
+        except TimeoutError:
+            return
+        # so that many endpoints together do not read all the time
+        await asyncio.sleep(max(0.0, self._read_at + self._rest() - time.monotonic()))
+
+    async def _deliver(self, events: Sequence[EventRow]) -> bool:
+        """Post a batch; return whether the endpoint has all but those that were set aside.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        halving, at = Halving(len(events)), 0
+        self.behind = events[0].written_at if events else None
+        while at < len(events):
+            part = events[at : at + halving.size]
+            posted = await self._post(part)
+            if posted.accepted:
+                at += len(part)
+                halving.accepted()
+            elif posted.refused and halving.refused(len(part)):
+                continue
+            elif posted.refused and (halving.proven or await self._takes_others(events, at)):
+                await self._table.set_aside(self.endpoint.settings, part[0], posted.reason)
+                self._log.warning("event set aside", number=part[0].id, reason=posted.reason)
+                halving.set_aside()
+                at += 1
+            else:
+                await self._note_failure(posted, events[at - 1].place if at else None)
+                return False
+        return True
+
+    async def _takes_others(self, events: Sequence[EventRow], at: int) -> bool:
+        """Return whether the endpoint takes another event than the one that it has refused.
+
+        The next one and the last one of the batch are asked; they come once more in their turn.
+        """
+        for other in dict.fromkeys((at + 1, len(events) - 1)):
+            if at < other < len(events) and (await self._post([events[other]])).accepted:
+                return True
+        return False
+
+    async def _note_failure(self, posted: Posted, reached: str | None) -> None:
+        settings = self.endpoint.settings
+        self._accepted = False
+        if posted.status == _GONE:
+            self._log.warning("webhook disabled", reason=posted.reason)
+            await self._table.end(settings, "disabled", posted.reason)
+            self._ended = True
+            return
+        self._failures += 1  # after any success it was 0
+        wait = wait_after(self._failures, posted.retry_after)
+        if self._failures == 1:
+            self._log.warning("webhook fails", reason=posted.reason, seconds=round(wait, 1))
+        self._due = time.monotonic() + wait
+        # a refused event is posted with others next time, which may show that it alone is refused
+        failing = await self._table.failed(
+            settings, posted.reason, wait, self._failures, reached, repeat=not posted.refused
+        )
+        if failing >= GIVE_UP_S:
+            await self._suspend(posted.reason)
+
+    async def _suspend(self, reason: str) -> None:
+        settings = self.endpoint.settings
+        self._log.error("webhook suspended after three days of failures", reason=reason)
+        notice = self._notice(self.endpoint, reason) if settings.owner else None
+        try:
+            await self._table.end(settings, "suspended", reason, notice)
+        except psycopg.Error as error:  # the address of the owner may not get mail
+            self._log.error("no mail to the owner of a webhook", reason=faults.one_line(error))
+            await self._table.end(settings, "suspended", reason)
+        self._ended = True
+
+    async def _replay(self) -> None:
+        """Post events whose replay was asked for, each alone, so that a refusal is about it.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        settings = self.endpoint.settings
+        asked = await self._table.replays(settings)
+        self._replays = bool(asked)
+        for event, document in asked:
+            if document is None:
+                await self._table.not_replayed(settings, event, "the event is not kept any more")
+                continue
+            posted = await self._post([EventRow("", event, datetime.now(UTC), document)])
+            if posted.accepted:
+                await self._table.replayed(settings, event)
+            elif posted.refused:
+                await self._table.not_replayed(settings, event, posted.reason)
+            else:
+                await self._note_failure(posted, None)
+                return
+
+    async def _post(self, events: Sequence[EventRow]) -> Posted:
+        """Post events in one request, whose id is always the same for the same events."""
+        settings = self.endpoint.settings
+        references = [settings.secret, *filter(None, [settings.earlier_secret])]
+        secrets = [self._secrets.find(each) for each in references]
+        if secrets[0] is None:
+            self.failed += 1
+            return Posted(0, Secrets.missing(settings.secret))
+        known = [each for each in secrets if each]
+        message = f"msg_{settings.id}_{events[0].id}_{events[-1].id}_{len(events)}"
+        body = batch_body(events)
+        async with self._slot(self._failures > 0):
+            posted = await self._connection.post(
+                signed_fields(known, message, datetime.now(UTC), body), body
+            )
+        if posted.accepted:
+            self._failures, self._accepted = 0, True
+            self.posted += len(events)
+        else:
+            self.failed += 1
+        return posted
+
+
+def batch_body(events: Sequence[EventRow]) -> bytes:
+    """Return the body. Its time is that of the last event, so a repetition is equal."""
+    written = events[-1].written_at or datetime.now(UTC)
+    at = written.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    documents = ",".join(each.document or "{}" for each in events)
+    return f'{{"type":"mail.events","timestamp":"{at}","data":[{documents}]}}'.encode()

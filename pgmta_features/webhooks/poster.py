@@ -1,0 +1,215 @@
+"""Posts events to endpoints: a process of queued leases them, and has a loop for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import cached_property
+
+import psycopg
+
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.metrics.series import MoreFigures, Series, Values
+from pgmta.postgres import faults
+from pgmta.postgres.link_pool import LinkPool
+from pgmta.service import start_part
+from pgmta_features.webhooks.config import Webhooks
+from pgmta_features.webhooks.endpoint_loop import EndpointLoop
+from pgmta_features.webhooks.notice import make_notice
+from pgmta_features.webhooks.posting import EndpointConnection
+from pgmta_features.webhooks.store import ANY_WEBHOOK, Claimed, Endpoint, Settings, WebhookTable
+from pgmta_features.webhooks.trial import find_reach
+from queued.config import QueuedConfig
+from queued.delivery.tls.tls_contexts import TlsContexts
+from queued.process.queued_process import QueuedProcess
+
+LEASE_S = 15.0
+"""A dead process's endpoints are taken over after this time."""
+
+_RENEW_INTERVAL_S = 4.0  # also for endpoints that others have left
+_LOOK_INTERVAL_S = 1.0  # for a first endpoint
+_LISTEN_PAUSE_S = 1.0
+_RELEASE_TIMEOUT_S = 2.0
+_CONNECTIONS = 3  # to PostgreSQL
+_MAX_REQUESTS = 100  # under way at once
+_MAX_FAILING_REQUESTS = 20  # of these to endpoints whose last one failed: others have room
+_READS_PER_S = 500.0  # of the log of events, by all endpoints together
+_EVENTS_CHANNEL = "pgmta_events"
+
+SERIES = (
+    Series("pgmta_queued_webhook_events_total", "counter",
+           "Events that an endpoint has accepted.", ("id", "webhook")),
+    Series("pgmta_queued_webhook_failures_total", "counter",
+           "Requests that failed, or were refused.", ("id", "webhook")),
+    Series("pgmta_queued_webhook_lag_seconds", "gauge",
+           "Age of the oldest event that is being posted; 0: there is none.", ("id", "webhook")),
+)  # fmt: skip
+"""Their figures, of the endpoints that this process posts for."""
+
+log = get("webhooks")
+
+
+class Poster:
+    """Leases endpoints for a process and keeps their loops, until it is cancelled.
+
+    Without endpoints it costs nothing beyond the look that all idle duties share.
+    """
+
+    def __init__(self, process: QueuedProcess) -> None:
+        self._process = process
+        self._loops: dict[Settings, EndpointLoop] = {}
+        self._tasks: dict[Settings, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._listener: asyncio.Task[None] | None = None
+        self._requests = asyncio.Semaphore(_MAX_REQUESTS)
+        self._failing = asyncio.Semaphore(_MAX_FAILING_REQUESTS)
+        self._config: QueuedConfig | None = None
+        self._failed = False
+        process.orders.add_reader("webhooks", self._told)
+        process.more_figures.append(MoreFigures(SERIES, self._values))
+
+    @cached_property
+    def _table(self) -> WebhookTable:
+        links = LinkPool(self._process.resources, "webhooks", _CONNECTIONS)
+        return WebhookTable(links, self._process.name)
+
+    async def run(self) -> None:
+        """Do so."""
+        try:
+            while True:
+                try:
+                    await self._keep()
+                    self._failed = False
+                except (StoreUnavailable, psycopg.Error) as error:
+                    if not self._failed:
+                        log.warning("webhooks wait", reason=faults.one_line(error))
+                    self._failed = True
+                pause = _RENEW_INTERVAL_S if self._loops else _LOOK_INTERVAL_S
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._changed.wait()
+                self._changed.clear()
+        finally:
+            await self._stop()
+
+    async def _told(self) -> None:
+        if self._loops:
+            self._changed.set()
+
+    async def _keep(self) -> None:
+        """Renew the leases, and begin and end loops. Raises StoreUnavailable, psycopg.Error."""
+        self._process.schema.require()
+        if not self._loops and not await self._process.tasks_due.may(ANY_WEBHOOK):
+            return
+        if self._process.config is not self._config:
+            self._read(self._process.config)
+        claimed = {each.settings: each for each in await self._table.claim(LEASE_S)}
+        for settings in self._loops.keys() - claimed.keys():
+            await self._end(settings)
+        for settings, each in claimed.items():
+            if settings not in self._loops or self._tasks[settings].done():
+                self._begin(each)
+            elif each.replays:
+                self._loops[settings].replay()
+        if self._loops and not self._listener:
+            self._listener = start_part("webhook events", self._listen)
+        elif self._listener and not self._loops:
+            self._listener.cancel()
+            self._listener = None
+
+    def _read(self, config: QueuedConfig) -> None:
+        """Use another configuration: the loops begin anew."""
+        self._reach = find_reach(config)
+        self._secrets = config.section(Webhooks).known_secrets()
+        self._contexts = TlsContexts(config.delivery.tls)
+        self._config = config
+        for task in self._tasks.values():
+            task.cancel()
+        self._loops.clear()
+        self._tasks.clear()
+
+    def _begin(self, claimed: Claimed) -> None:
+        settings = claimed.settings
+        try:
+            endpoint = Endpoint(settings)
+        except ValueError as error:  # not by our functions
+            log.error("webhook can't be read", id=settings.id, reason=str(error))
+            return
+        connection = EndpointConnection(
+            endpoint.url, self._reach, lambda: self._contexts.pkix, of_tenant=endpoint.of_tenant
+        )
+        loop = EndpointLoop(
+            claimed, self._table, connection, self._secrets, self._slot, self._notice, self._rest
+        )
+        self._loops[settings] = loop
+        self._tasks[settings] = start_part(f"webhook {settings.id}", loop.run)
+
+    async def _end(self, settings: Settings) -> None:
+        del self._loops[settings]
+        task = self._tasks.pop(settings)
+        task.cancel()
+        await asyncio.wait([task])
+
+    @asynccontextmanager
+    async def _slot(self, failing: bool) -> AsyncIterator[None]:
+        if failing:
+            async with self._failing, self._requests:
+                yield
+        else:
+            async with self._requests:
+                yield
+
+    def _notice(self, endpoint: Endpoint, reason: str) -> tuple[str, bytes]:
+        settings = endpoint.settings
+        return make_notice(
+            self._process.config.bounces, self._process.host, settings.owner or "", settings.name,
+            settings.url, reason,
+        )  # fmt: skip
+
+    def _rest(self) -> float:
+        return len(self._loops) / _READS_PER_S
+
+    async def _listen(self) -> None:
+        """Wake the loops when events have numbers, until cancelled."""
+        while True:
+            with suppress(psycopg.Error):
+                connection = await self._process.resources.connect("webhook events")
+                try:
+                    await connection.execute(f"LISTEN {_EVENTS_CHANNEL}")
+                    self._wake()
+                    async for _ in connection.notifies():
+                        self._wake()
+                finally:
+                    await connection.close()
+            await asyncio.sleep(_LISTEN_PAUSE_S)
+
+    def _wake(self) -> None:
+        for loop in self._loops.values():
+            loop.wake()
+
+    def _values(self) -> Values:
+        found: Values = {series.name: {} for series in SERIES}
+        for settings, loop in self._loops.items():
+            labels = str(settings.id), settings.name
+            values = float(loop.posted), float(loop.failed), loop.lag
+            for series, value in zip(SERIES, values, strict=True):
+                found[series.name][labels] = value
+        return found
+
+    async def _stop(self) -> None:
+        """End the loops, and give the leases back if PostgreSQL answers in time."""
+        tasks = [*self._tasks.values(), *filter(None, [self._listener])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._loops:
+            with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
+                async with asyncio.timeout(_RELEASE_TIMEOUT_S):
+                    await self._table.release()
+
+
+async def post(process: QueuedProcess) -> None:
+    """Post events for a process until cancelled."""
+    await Poster(process).run()

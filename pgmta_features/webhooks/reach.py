@@ -1,0 +1,82 @@
+"""Where events may be posted: an endpoint can't have us ask hosts that only we can reach.
+
+The addresses of a host are found and judged for each connection, which is made to that address. So
+a name that leads elsewhere a moment later changes nothing (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import IPv6Network
+
+from pgmta_features.webhooks.endpoint import EndpointUrl
+from queued.delivery.dns.forbidden import Address, Network, embedded
+
+_UNICAST = IPv6Network("2000::/3")  # all global unicast addresses that IANA has given away
+_NAT64 = IPv6Network("64:ff9b::/96")  # leads to the IPv4 address in it (RFC 6052)
+
+type FindAddresses = Callable[[str], Awaitable[list[str]]]
+"""Returns the IP addresses of a host, at least one. Raises DeliveryError."""
+
+
+class Unreachable(Exception):
+    """Nothing may be posted to an endpoint; the text says why."""
+
+
+def is_public(address: Address) -> bool:
+    """Return whether an address is one of the public Internet (RFC 6890).
+
+    An address that contains one of IPv4, for a translator or a tunnel, has to be public twice.
+    """
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = [each for each in embedded(address) if isinstance(each, ipaddress.IPv4Address)]
+        outer = address in _NAT64 or (address in _UNICAST and address.is_global)
+        return outer and not address.is_multicast and all(map(is_public, inner))
+    return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+class Reach:
+    """The addresses at which endpoints are asked; `networks` are those beside public ones."""
+
+    def __init__(self, networks: Sequence[Network], find: FindAddresses) -> None:
+        self._networks = networks
+        self._find = find
+
+    async def find_addresses(self, url: EndpointUrl, *, of_tenant: bool) -> list[str]:
+        """Return the addresses to which a connection may be made, at least one.
+
+        An endpoint of a tenant has public ones alone. Raises Unreachable, DeliveryError.
+        """
+        found = await self._find(url.host)
+        allowed = []
+        reason = ""
+        for text in found:
+            if refusal := self._refusal(ipaddress.ip_address(text), url, of_tenant):
+                reason = reason or refusal
+            else:
+                allowed.append(text)
+        if not allowed:
+            raise Unreachable(reason)
+        return allowed
+
+    def _refusal(self, address: Address, url: EndpointUrl, of_tenant: bool) -> str:
+        """Return why an address is not asked; '' if it is."""
+        if not of_tenant and self._listed(address):
+            return ""
+        if not is_public(address):
+            # a tenant learns nothing of a network that it does not see
+            shown = "" if of_tenant else f" {address}, which webhooks.networks lacks"
+            return f"the host has no public address{shown}"
+        if not url.tls:
+            return "a public host is asked by https alone"
+        if not url.usual_port:
+            return f"a public host is not asked at port {url.port}"
+        return ""
+
+    def _listed(self, address: Address) -> bool:
+        """Return whether all networks that the address may lead to are allowed."""
+        return all(
+            any(n.version == each.version and each in n for n in self._networks)
+            for each in (embedded(address)[1:] or [address])
+        )

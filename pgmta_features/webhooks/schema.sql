@@ -1,0 +1,387 @@
+-- Webhooks: endpoints to which events are posted (docs/decisions/webhooks.md).
+
+CREATE TABLE webhooks (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name text NOT NULL,
+    tenant text,
+    viewer text,
+    url text NOT NULL,
+    kinds text[],
+    condition jsonb NOT NULL DEFAULT '{}',
+    secret text NOT NULL,
+    earlier_secret text,
+    earlier_until timestamptz,
+    owner text,
+    batch integer NOT NULL CHECK (batch BETWEEN 1 AND 1000),
+    created_at timestamptz NOT NULL DEFAULT now(),
+    created_by text NOT NULL DEFAULT acting(),
+    revision integer NOT NULL DEFAULT 1,
+    cursor text NOT NULL,
+    batch_end text,
+    state text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'failing', 'suspended', 'disabled')),
+    state_at timestamptz NOT NULL DEFAULT now(),
+    reason text NOT NULL DEFAULT '',
+    failing_since timestamptz,
+    failures integer NOT NULL DEFAULT 0,
+    next_at timestamptz,
+    posted_at timestamptz,
+    leased_by text,
+    leased_until timestamptz,
+    CONSTRAINT webhooks_name_key UNIQUE NULLS NOT DISTINCT (tenant, viewer, name)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE webhooks IS 'Endpoints to which events are posted; queued posts for each behind its own cursor.';
+COMMENT ON COLUMN webhooks.id IS 'Its number, which webhook-id has.';
+COMMENT ON SEQUENCE webhooks_id_seq IS 'webhooks.id.';
+COMMENT ON COLUMN webhooks.name IS 'Its name, which is unique for a tenant and viewer.';
+COMMENT ON COLUMN webhooks.tenant IS
+    'It gets events of mail of this tenant, empty: of mail without one. Null: of all. That of a tenant is at a public address.';
+COMMENT ON COLUMN webhooks.viewer IS 'It gets events of mail that this one submitted, such as key:shop. Null: whoever did.';
+COMMENT ON COLUMN webhooks.url IS 'Where events are posted.';
+COMMENT ON COLUMN webhooks.kinds IS 'The kinds of events that it gets; null: all.';
+COMMENT ON COLUMN webhooks.condition IS
+    'The mail whose events it gets: texts by field, as filters have them. queued compares them; PostgreSQL does not run them.';
+COMMENT ON COLUMN webhooks.secret IS
+    'The reference of its secret: file:NAME of webhooks.secrets, or key:ID:NONCE, from which webhooks.keys derive it.';
+COMMENT ON COLUMN webhooks.earlier_secret IS 'The reference before the last rotation.';
+COMMENT ON COLUMN webhooks.earlier_until IS 'Until then requests have a signature by the earlier one, too.';
+COMMENT ON COLUMN webhooks.owner IS 'Address that gets a mail when it is suspended; null: none.';
+COMMENT ON COLUMN webhooks.batch IS 'Events of a request, at most.';
+COMMENT ON COLUMN webhooks.created_at IS 'When it was made.';
+COMMENT ON COLUMN webhooks.created_by IS 'Who made it.';
+COMMENT ON COLUMN webhooks.revision IS 'Counts changes by people; what was begun before one changes nothing afterwards.';
+COMMENT ON COLUMN webhooks.cursor IS 'The place in the log of events up to which the endpoint has them.';
+COMMENT ON COLUMN webhooks.batch_end IS
+    'The place of the last event of the request under way, so that it is repeated as it was; null: of none.';
+COMMENT ON COLUMN webhooks.state IS
+    'active; failing: the last request failed, and is repeated; suspended: for three days; disabled: by an operator or status 410.';
+COMMENT ON COLUMN webhooks.state_at IS 'Since when it is in this state.';
+COMMENT ON COLUMN webhooks.reason IS 'Why the last request failed, or why it is disabled.';
+COMMENT ON COLUMN webhooks.failing_since IS 'When the first of the requests failed that have failed since the last success.';
+COMMENT ON COLUMN webhooks.failures IS 'How many have.';
+COMMENT ON COLUMN webhooks.next_at IS 'When the next request may begin; null: at once.';
+COMMENT ON COLUMN webhooks.posted_at IS 'When the last request was accepted.';
+COMMENT ON COLUMN webhooks.leased_by IS 'The process of queued that posts for it.';
+COMMENT ON COLUMN webhooks.leased_until IS 'Until then no other process does.';
+COMMENT ON CONSTRAINT webhooks_batch_check ON webhooks IS 'Up to 1,000 events.';
+COMMENT ON CONSTRAINT webhooks_state_check ON webhooks IS 'The states.';
+COMMENT ON CONSTRAINT webhooks_name_key ON webhooks IS 'Names of different tenants or viewers do not meet.';
+
+CREATE TABLE webhook_failures (
+    webhook_id bigint NOT NULL REFERENCES webhooks ON DELETE CASCADE,
+    event_id text NOT NULL,
+    after text NOT NULL,
+    failed_at timestamptz NOT NULL DEFAULT now(),
+    reason text NOT NULL,
+    asked_at timestamptz,
+    PRIMARY KEY (webhook_id, event_id)
+);
+COMMENT ON TABLE webhook_failures IS 'Events that were set aside, because the endpoint refused them and took others, and replays.';
+COMMENT ON COLUMN webhook_failures.webhook_id IS 'webhooks.id.';
+COMMENT ON COLUMN webhook_failures.event_id IS 'The id of the event.';
+COMMENT ON COLUMN webhook_failures.after IS 'The place in the log of events before it.';
+COMMENT ON COLUMN webhook_failures.failed_at IS 'When it was refused, or its replay asked for.';
+COMMENT ON COLUMN webhook_failures.reason IS 'What the endpoint said.';
+COMMENT ON COLUMN webhook_failures.asked_at IS 'When its replay was asked for; null: nobody has.';
+COMMENT ON CONSTRAINT webhook_failures_webhook_id_fkey ON webhook_failures IS 'They go with their endpoint.';
+
+CREATE FUNCTION webhook_known(endpoint bigint, tenant text, viewer text) RETURNS webhooks LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    found_one webhooks;
+BEGIN
+    SELECT w.* INTO found_one FROM webhooks AS w
+    WHERE w.id = endpoint AND (webhook_known.tenant IS NULL OR w.tenant = webhook_known.tenant)
+        AND (webhook_known.viewer IS NULL OR w.viewer = webhook_known.viewer)
+    FOR UPDATE;
+    IF found_one.id IS NULL THEN
+        RAISE EXCEPTION 'there is no webhook %', endpoint USING ERRCODE = 'no_data_found';
+    END IF;
+    RETURN found_one;
+END $$;
+COMMENT ON FUNCTION webhook_known IS
+    'Locks an endpoint and returns it, if it is one of a tenant and viewer (null: of any). Raises no_data_found otherwise.';
+
+CREATE FUNCTION webhook_audit(webhook webhooks, who text, action text, details jsonb) RETURNS void LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO audit (who, action, condition, details, finished_at)
+    VALUES (who, action, concat('webhook ', webhook.id, ' ', webhook.name), jsonb_strip_nulls(details), now());
+    PERFORM pgmta.notify_channel('pgmta_orders');
+END $$;
+COMMENT ON FUNCTION webhook_audit IS 'Notes a change of an endpoint in audit, and tells every process of queued.';
+
+CREATE FUNCTION webhook_add(
+    name text, url text, kinds text[], condition jsonb, secret text, owner text, batch integer, tenant text, viewer text,
+    who text DEFAULT acting()
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    most CONSTANT integer := 100;
+    made webhooks;
+BEGIN
+    IF NOT EXISTS (SELECT FROM event_subscriptions AS s WHERE s.name = 'webhooks') THEN
+        PERFORM events_subscribe('webhooks', 'webhook');
+    END IF;
+    IF (SELECT count(*) FROM webhooks AS w WHERE w.tenant IS NOT DISTINCT FROM webhook_add.tenant
+            AND w.viewer IS NOT DISTINCT FROM webhook_add.viewer) >= most THEN
+        RAISE EXCEPTION 'there are % webhooks already', most USING ERRCODE = 'program_limit_exceeded';
+    END IF;
+    INSERT INTO webhooks AS w (name, url, kinds, condition, secret, owner, batch, tenant, viewer, created_by, cursor)
+    VALUES (webhook_add.name, webhook_add.url, webhook_add.kinds, coalesce(webhook_add.condition, '{}'), webhook_add.secret,
+        webhook_add.owner, webhook_add.batch, webhook_add.tenant, webhook_add.viewer, coalesce(who, acting()), events_end())
+    ON CONFLICT ON CONSTRAINT webhooks_name_key DO NOTHING
+    RETURNING w.* INTO made;
+    IF made.id IS NULL THEN
+        RAISE EXCEPTION 'there is a webhook % already', webhook_add.name USING ERRCODE = 'unique_violation';
+    END IF;
+    PERFORM webhook_audit(made, made.created_by, 'webhook add',
+        jsonb_build_object('tenant', made.tenant, 'viewer', made.viewer, 'kinds', made.kinds));
+    RETURN made.id;
+END $$;
+COMMENT ON FUNCTION webhook_add IS
+    'Makes an endpoint that gets the events from now on, and returns its id. The first one subscribes to events. Raises '
+    'unique_violation for a name that is there, and program_limit_exceeded beyond 100 of a tenant and viewer.';
+
+CREATE FUNCTION webhook_change(
+    endpoint bigint, tenant text, viewer text, changes jsonb, who text DEFAULT acting()
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    old webhooks := webhook_known(endpoint, tenant, viewer);
+    new webhooks := jsonb_populate_record(old, changes);
+BEGIN
+    UPDATE webhooks AS w SET revision = w.revision + 1, url = new.url, kinds = new.kinds, condition = new.condition, owner = new.owner, batch = new.batch,
+        -- what was refused before may be taken now
+        next_at = NULL, batch_end = NULL
+    WHERE w.id = old.id;
+    PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook change',
+        jsonb_build_object('keys', (SELECT jsonb_agg(key) FROM jsonb_object_keys(changes) AS key)));
+END $$;
+COMMENT ON FUNCTION webhook_change IS 'Changes url, kinds, condition, owner or batch of an endpoint; other keys change nothing.';
+
+CREATE FUNCTION webhook_enable(
+    endpoint bigint, tenant text, viewer text, enabled boolean, reason text DEFAULT '', who text DEFAULT acting()
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    old webhooks := webhook_known(endpoint, tenant, viewer);
+BEGIN
+    UPDATE webhooks AS w SET revision = w.revision + 1, state = CASE WHEN enabled THEN 'active' ELSE 'disabled' END,
+        state_at = now(), reason = coalesce(webhook_enable.reason, ''), failing_since = NULL, failures = 0, next_at = NULL
+    WHERE w.id = old.id;
+    PERFORM webhook_audit(old, coalesce(who, acting()), CASE WHEN enabled THEN 'webhook enable' ELSE 'webhook disable' END,
+        jsonb_build_object('reason', nullif(webhook_enable.reason, '')));
+END $$;
+COMMENT ON FUNCTION webhook_enable IS
+    'Has an endpoint get events again, from its cursor on, also after it was suspended; or disables it.';
+
+CREATE FUNCTION webhook_rotate(
+    endpoint bigint, tenant text, viewer text, secret text, keep interval DEFAULT '1 day', who text DEFAULT acting()
+) RETURNS timestamptz LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    old webhooks := webhook_known(endpoint, tenant, viewer);
+BEGIN
+    UPDATE webhooks AS w SET revision = w.revision + 1, secret = webhook_rotate.secret, earlier_secret = old.secret, earlier_until = now() + keep
+    WHERE w.id = old.id;
+    PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook rotate', '{}');
+    RETURN now() + keep;
+END $$;
+COMMENT ON FUNCTION webhook_rotate IS
+    'Gives an endpoint another secret. Requests have a signature by the earlier one, too, until the time that it returns.';
+
+CREATE FUNCTION webhook_remove(endpoint bigint, tenant text, viewer text, who text DEFAULT acting()) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    old webhooks := webhook_known(endpoint, tenant, viewer);
+BEGIN
+    DELETE FROM webhooks AS w WHERE w.id = old.id;
+    PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook remove', '{}');
+    IF NOT EXISTS (SELECT FROM webhooks) THEN PERFORM events_unsubscribe('webhooks'); END IF;
+END $$;
+COMMENT ON FUNCTION webhook_remove IS 'Removes an endpoint. The last one ends the subscription to events.';
+
+CREATE FUNCTION webhook_replay(
+    endpoint bigint, tenant text, viewer text, since timestamptz DEFAULT NULL, event_ids text[] DEFAULT NULL,
+    who text DEFAULT acting()
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    old webhooks := webhook_known(endpoint, tenant, viewer);
+    asked bigint := 0;
+    wanted text;
+    place text;
+BEGIN
+    IF since IS NOT NULL THEN
+        UPDATE webhooks AS w SET revision = w.revision + 1, cursor = events_since(since), batch_end = NULL WHERE w.id = old.id;
+    ELSIF event_ids IS NULL THEN
+        UPDATE webhook_failures AS f SET asked_at = now() WHERE f.webhook_id = old.id;
+        GET DIAGNOSTICS asked = ROW_COUNT;
+    ELSE
+        FOREACH wanted IN ARRAY event_ids LOOP
+            place := webhook_place(wanted);
+            IF place IS NULL OR NOT EXISTS (SELECT FROM events_read(place, 1, old.kinds, old.viewer, old.tenant) AS e
+                    WHERE e.id = wanted) THEN
+                RAISE EXCEPTION 'there is no event % for webhook %', to_json(left(wanted, 50)), old.id
+                    USING ERRCODE = 'no_data_found', HINT = 'Events are kept for the time of retention.events.';
+            END IF;
+            INSERT INTO webhook_failures AS f (webhook_id, event_id, after, reason, asked_at)
+            VALUES (old.id, wanted, place, 'replay', now())
+            ON CONFLICT ON CONSTRAINT webhook_failures_pkey DO UPDATE SET asked_at = now();
+            asked := asked + 1;
+        END LOOP;
+    END IF;
+    PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook replay',
+        jsonb_build_object('since', since, 'events', nullif(asked, 0)));
+    RETURN asked;
+END $$;
+COMMENT ON FUNCTION webhook_replay IS
+    'Has events posted again: all since a time, in their order and before those that follow; or those of these ids; or without '
+    'both those that were set aside. Returns how many were asked for by id. Raises no_data_found for an id that is not kept.';
+
+CREATE FUNCTION webhook_place(event_id text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_catalog, pg_temp
+    SET enable_seqscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    parts CONSTANT text[] := regexp_match(event_id, '^([0-9]{1,18})-([0-9]{1,9})$');
+    written timestamptz;
+    near text[];
+    number bigint;
+BEGIN
+    SELECT e.at INTO written FROM mail_events AS e WHERE e.commit = parts[1]::bigint AND e.place = parts[2]::integer;
+    IF written IS NULL THEN RETURN NULL; END IF;
+    near := string_to_array(events_since(written), '.');
+    -- it has a number since it was written, and others between these times
+    SELECT l.number INTO number FROM event_log AS l
+    WHERE l.number > near[2]::bigint AND l.commit = parts[1]::bigint ORDER BY l.number LIMIT 1;
+    RETURN format('%s.%s.%s', near[1], number, parts[2]::integer - 1);
+END $$;
+COMMENT ON FUNCTION webhook_place IS 'The cursor before an event; null: there is none of this id.';
+
+CREATE FUNCTION webhook_lag(cursor text) RETURNS float8 LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
+    SELECT extract(epoch FROM now() - l.numbered_at)::float8
+    FROM string_to_array(webhook_lag.cursor, '.') AS parts, event_log AS l
+    WHERE l.number >= parts[2]::bigint AND (l.number > parts[2]::bigint OR l.events > parts[3]::bigint)
+    ORDER BY l.number LIMIT 1
+$$;
+COMMENT ON FUNCTION webhook_lag IS
+    'The age in seconds of the oldest event behind a cursor, whether or not an endpoint gets it; null: there is none.';
+
+-- queued: it posts.
+
+CREATE FUNCTION webhook_batch(
+    endpoint bigint, revision integer, worker text, most integer, reached text DEFAULT NULL, accepted boolean DEFAULT false
+) RETURNS TABLE (place text, event_id text, written_at timestamptz, document text) LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    w webhooks;
+    begins text;
+    ends text;
+BEGIN
+    SELECT h.* INTO w FROM webhooks AS h
+    WHERE h.id = endpoint AND h.revision = webhook_batch.revision AND h.leased_by = worker
+        AND h.state IN ('active', 'failing')
+    FOR UPDATE;
+    IF w.id IS NULL THEN RETURN; END IF;
+    begins := coalesce(reached, w.cursor);
+    BEGIN
+        FOR place, event_id, written_at, document IN
+            SELECT e.cursor, e.id, e.at, e.document::text FROM events_read(begins, most, w.kinds, w.viewer, w.tenant) AS e
+        LOOP
+            ends := place;
+            RETURN NEXT;
+            EXIT WHEN reached IS NULL AND place = w.batch_end;
+        END LOOP;
+    EXCEPTION WHEN SQLSTATE 'PG409' THEN  -- they have expired
+        begins := events_since('-infinity');
+    END;
+    IF accepted OR (w.cursor, w.batch_end) IS DISTINCT FROM (begins, ends) THEN
+        UPDATE webhooks AS h SET cursor = begins, batch_end = ends,
+            posted_at = CASE WHEN accepted THEN now() ELSE h.posted_at END,
+            state = CASE WHEN accepted THEN 'active' ELSE h.state END,
+            state_at = CASE WHEN accepted AND h.state <> 'active' THEN now() ELSE h.state_at END,
+            reason = CASE WHEN accepted THEN '' ELSE h.reason END,
+            failing_since = CASE WHEN NOT accepted THEN h.failing_since END,
+            failures = CASE WHEN accepted THEN 0 ELSE h.failures END,
+            next_at = CASE WHEN NOT accepted THEN h.next_at END
+        WHERE h.id = w.id;
+    END IF;
+END $$;
+COMMENT ON FUNCTION webhook_batch IS
+    'Notes that an endpoint has the events up to `reached`, and that it has accepted a request; and returns the next batch, of '
+    'which a row without an event is only a place. A batch that was not noted so is returned again as it was. Without a lease '
+    'of the worker, or under another revision, it does nothing.';
+
+CREATE FUNCTION webhook_replays(endpoint bigint, worker text, most integer)
+    RETURNS TABLE (event_id text, document text) LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    w webhooks;
+    after text;
+BEGIN
+    SELECT h.* INTO w FROM webhooks AS h
+    WHERE h.id = endpoint AND h.leased_by = worker AND h.state IN ('active', 'failing');
+    FOR event_id, after IN
+        SELECT f.event_id, f.after FROM webhook_failures AS f
+        WHERE f.webhook_id = w.id AND f.asked_at IS NOT NULL ORDER BY f.asked_at, f.failed_at, f.event_id LIMIT most
+    LOOP
+        document := NULL;
+        BEGIN
+            SELECT e.document::text INTO document FROM events_read(after, 1, w.kinds, w.viewer, w.tenant) AS e
+            WHERE e.id = webhook_replays.event_id;
+        EXCEPTION WHEN SQLSTATE 'PG409' THEN
+            NULL;  -- it has expired
+        END;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION webhook_replays IS
+    'The events whose replay was asked for; without a document: it is not kept, or no event for the endpoint any more.';
+
+CREATE FUNCTION webhook_end(
+    endpoint bigint, revision integer, worker text, new_state text, why text, sender text DEFAULT NULL,
+    content bytea DEFAULT NULL
+) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    w webhooks;
+BEGIN
+    UPDATE webhooks AS h SET state = new_state, state_at = now(), reason = why, next_at = NULL
+    WHERE h.id = endpoint AND h.revision = webhook_end.revision AND h.leased_by = worker
+        AND h.state IN ('active', 'failing')
+    RETURNING h.* INTO w;
+    IF w.id IS NULL THEN RETURN false; END IF;
+    IF content IS NOT NULL AND w.owner IS NOT NULL THEN
+        PERFORM submit(sender, ARRAY[w.owner], content, tenant => coalesce(w.tenant, ''));
+    END IF;
+    PERFORM webhook_audit(w, worker, 'webhook ' || new_state, jsonb_build_object('reason', why));
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION webhook_end IS
+    'Suspends or disables an endpoint of which the worker has the lease, and mails its owner in the same transaction.';
+
+INSERT INTO forget_columns (relation, names, way, condition) VALUES
+    ('webhooks', '{owner,condition,url}', 'named', 'true');
+
+INSERT INTO rights (object, role, privileges) VALUES
+    ('webhooks', 'pgmta_queued', 'SELECT, UPDATE (state, state_at, reason, failing_since, failures, next_at, leased_by, leased_until, cursor, batch_end)'),
+    ('webhooks', 'pgmta_operator', 'SELECT'),
+    ('webhooks', 'pgmta_reader', 'SELECT'),
+    ('webhooks', 'pgmta_api', 'SELECT'),
+    ('webhook_failures', 'pgmta_queued', 'SELECT, INSERT, UPDATE (asked_at, reason, failed_at), DELETE'),
+    ('webhook_failures', 'pgmta_operator', 'SELECT'),
+    ('webhook_failures', 'pgmta_reader', 'SELECT'),
+    ('webhook_failures', 'pgmta_api', 'SELECT'),
+    ('FUNCTION webhook_lag', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION webhook_lag', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION webhook_lag', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION webhook_add', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION webhook_add', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION webhook_change', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION webhook_change', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION webhook_enable', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION webhook_enable', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION webhook_rotate', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION webhook_rotate', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION webhook_replay', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION webhook_replay', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION webhook_remove', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION webhook_remove', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION webhook_batch', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION webhook_replays', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION webhook_end', 'pgmta_queued', 'EXECUTE');

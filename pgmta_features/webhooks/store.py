@@ -1,0 +1,149 @@
+"""The endpoints in PostgreSQL, as the process sees them that posts for them."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from pgmta.postgres.link_pool import LinkPool
+from pgmta.selection import Selection
+from pgmta.store.admin.upkeep import Look
+from pgmta.store.queries import feature_queries
+from pgmta_features.webhooks.endpoint import EndpointUrl, read_condition
+
+_SQL = feature_queries("webhooks")
+
+ANY_WEBHOOK = Look(_SQL["any_webhook"])
+
+
+class Settings(NamedTuple):
+    """What posting for an endpoint depends on; it begins anew when that changes."""
+
+    id: int
+    revision: int
+    name: str
+    tenant: str | None
+    url: str
+    condition: str
+    secret: str
+    earlier_secret: str | None
+    owner: str | None
+    batch: int
+
+
+class Claimed(NamedTuple):
+    """An endpoint that this process has leased.
+
+    `failures` are those since the last success, `wait` the seconds until the next request, and
+    `replays` says whether a replay was asked for.
+    """
+
+    settings: Settings
+    failures: int
+    wait: float
+    replays: bool
+
+
+class EventRow(NamedTuple):
+    """An event, or a place without one, in the order of the log; `document` is JSON."""
+
+    place: str
+    id: str | None
+    written_at: datetime | None
+    document: str | None
+
+    @property
+    def before(self) -> str:
+        """The place before it."""
+        start, _, number = self.place.rpartition(".")
+        return f"{start}.{int(number) - 1}"
+
+
+class Endpoint:
+    """An endpoint, with its texts read."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.url = EndpointUrl.parse(settings.url)
+
+    @property
+    def of_tenant(self) -> bool:
+        """Whether it is an endpoint of a tenant, who may not reach our networks."""
+        return bool(self.settings.tenant)
+
+    @cached_property
+    def condition(self) -> Selection | None:
+        """The mail whose events it gets; None: all."""
+        given = json.loads(self.settings.condition)
+        return read_condition(given) if given else None
+
+
+class WebhookTable:
+    """Its statements. Each method raises StoreUnavailable, psycopg.Error.
+
+    `worker` is the process that leases endpoints.
+    """
+
+    def __init__(self, links: LinkPool, worker: str) -> None:
+        self._links = links
+        self._worker = worker
+
+    async def claim(self, lease: float) -> list[Claimed]:
+        """Lease what is free, and renew the leases; return all that this process has."""
+        rows = await self._links.run(_SQL["claim"], {"worker": self._worker, "lease": lease})
+        return [Claimed(Settings(*row[:10]), *row[10:]) for row in rows]
+
+    async def release(self) -> None:
+        """Give the endpoints back, so that another process need not wait."""
+        await self._links.run(_SQL["release"], {"worker": self._worker})
+
+    async def batch(
+        self, settings: Settings, reached: str | None, *, accepted: bool
+    ) -> list[EventRow]:
+        """Note what an endpoint has, and whether it accepted a request; return the next batch."""
+        fields = {"most": settings.batch, "reached": reached, "accepted": accepted}
+        return [EventRow(*row) for row in await self._run("batch", settings, **fields)]
+
+    async def failed(
+        self, settings: Settings, reason: str, wait: float, failures: int, reached: str | None, *,
+        repeat: bool,
+    ) -> float:  # fmt: skip
+        """Note a failure; return for how many seconds requests have failed.
+
+        `failures` are those in a row, and `reached` is up to where a part of the batch was
+        accepted, None for nothing. With `repeat` the rest is sent again as it is.
+        """
+        fields = {"reason": reason, "wait": wait, "failures": failures, "reached": reached,
+                  "repeat": repeat}  # fmt: skip
+        rows = await self._run("failed", settings, **fields)
+        return float(rows[0][0]) if rows else 0.0
+
+    async def set_aside(self, settings: Settings, row: EventRow, reason: str) -> None:
+        """Keep an event that was refused from the others."""
+        await self._run("set_aside", settings, event=row.id, after=row.before, reason=reason)
+
+    async def replays(self, settings: Settings) -> list[tuple[str, str | None]]:
+        """Return events whose replay was asked for, with their documents."""
+        rows = await self._run("replays", settings, most=settings.batch)
+        return [(event, document) for event, document in rows]
+
+    async def replayed(self, settings: Settings, event: str) -> None:
+        """Note that the endpoint has the event."""
+        await self._run("replayed", settings, event=event)
+
+    async def not_replayed(self, settings: Settings, event: str, reason: str) -> None:
+        """Note that it has refused the event again."""
+        await self._run("not_replayed", settings, event=event, reason=reason)
+
+    async def end(
+        self, settings: Settings, state: str, reason: str, notice: tuple[str, bytes] | None = None
+    ) -> None:
+        """Suspend or disable an endpoint; `notice` is sender and content of a mail to its owner."""
+        sender, content = notice or (None, None)
+        await self._run("end", settings, state=state, reason=reason, sender=sender, content=content)
+
+    async def _run(self, name: str, settings: Settings, **fields: Any) -> list[tuple[Any, ...]]:
+        common = {"id": settings.id, "revision": settings.revision, "worker": self._worker}
+        return await self._links.run(_SQL[name], common | fields)

@@ -1,0 +1,52 @@
+"""A test event, which `queuectl webhook test` posts as queued would."""
+
+from __future__ import annotations
+
+import json
+import secrets as random_octets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from pgmta_features.webhooks.config import Webhooks
+from pgmta_features.webhooks.endpoint import EndpointUrl
+from pgmta_features.webhooks.posting import EndpointConnection, Posted
+from pgmta_features.webhooks.reach import Reach
+from pgmta_features.webhooks.signing import Secrets, signed_fields
+from queued.config import QueuedConfig
+from queued.delivery.dns.addresses import Addresses
+from queued.delivery.dns.resolver import Questions
+from queued.delivery.dns.unresponsive import Unresponsive
+from queued.delivery.tls.tls_contexts import TlsContexts
+
+
+def find_reach(config: QueuedConfig) -> Reach:
+    """Return where endpoints may be by a configuration.
+
+    Its look-ups of names are its own, because names that hang would use up those of routes.
+    """
+    delivery = config.delivery
+    addresses = Addresses(delivery, Questions(delivery.dns), Unresponsive())
+    find = partial(addresses.find_addresses, listed=True)
+    return Reach(config.section(Webhooks).networks, find)
+
+
+async def try_endpoint(config: QueuedConfig, secrets: Secrets, row: Mapping[str, Any]) -> Posted:
+    """Post a test event to an endpoint, by its row, and return the outcome."""
+    secret = secrets.find(row["secret"])
+    if secret is None:
+        return Posted(0, Secrets.missing(row["secret"]))
+    now = datetime.now(UTC)
+    at = now.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    message = f"test_{random_octets.token_hex(8)}"
+    event = {"id": message, "type": "mail.test", "time": at}
+    body = json.dumps({"type": "mail.events", "timestamp": at, "data": [event]}).encode()
+    url, contexts = EndpointUrl.parse(row["url"]), TlsContexts(config.delivery.tls)
+    connection = EndpointConnection(
+        url, find_reach(config), lambda: contexts.pkix, of_tenant=bool(row["tenant"])
+    )
+    try:
+        return await connection.post(signed_fields([secret], message, now, body), body)
+    finally:
+        connection.close()

@@ -1,0 +1,108 @@
+"""The endpoints as operators and the HTTP API see and change them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from pgmta.store.queries import feature_queries
+
+_SQL = feature_queries("webhooks")
+
+DEFAULT_BATCH = 100
+"""Events of a request."""
+MAX_BATCH = 1000
+
+
+class Session(Protocol):
+    """A connection to PostgreSQL, of an operator or of the API."""
+
+    async def rows(self, query: Any, params: Any = None) -> list[dict[str, Any]]:
+        """Run a statement and return its rows. Raises psycopg.Error."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Whose endpoints are seen: those of a tenant, and of a viewer; None: of any.
+
+    New endpoints get events of their mail alone. `who` is noted in audit.
+    """
+
+    who: str
+    tenant: str | None = None
+    viewer: str | None = None
+
+
+class Webhooks:
+    """The endpoints of a view. Each method raises psycopg.Error.
+
+    Those that change one raise NoDataFound if there is none of this id.
+    """
+
+    def __init__(self, session: Session, view: View) -> None:
+        self._session = session
+        self._view = view
+
+    async def add(
+        self, name: str, url: str, secret: str, *, kinds: Sequence[str] | None,
+        condition: Mapping[str, Any], owner: str | None, batch: int,
+    ) -> int:  # fmt: skip
+        """Make an endpoint, and return its id.
+
+        Raises UniqueViolation if the name is there, ProgramLimitExceeded, and LockNotAvailable if
+        the first subscription to events has to be repeated.
+        """
+        fields = {"name": name, "url": url, "kinds": kinds and list(kinds), "secret": secret,
+                  "condition": json.dumps(condition), "owner": owner, "batch": batch}  # fmt: skip
+        [row] = await self._run("add", **fields)
+        return int(row["id"])
+
+    async def endpoints(
+        self, *, number: int | None = None, after: int = 0, most: int = 1000
+    ) -> list[dict[str, Any]]:
+        """Return the endpoints in the order of their ids, or the one of this id."""
+        return await self._run("list", id=number, after=after, most=most)
+
+    async def change(self, number: int, changes: Mapping[str, Any]) -> None:
+        """Change url, kinds, condition, owner or batch."""
+        await self._run("change", id=number, changes=json.dumps(changes))
+
+    async def enable(self, number: int, *, enabled: bool, reason: str = "") -> None:
+        """Have an endpoint get events again, from where it stopped; or disable it."""
+        await self._run("enable", id=number, enabled=enabled, reason=reason)
+
+    async def rotate(self, number: int, secret: str) -> datetime:
+        """Give it another secret; return until when the earlier one signs, too."""
+        [row] = await self._run("rotate", id=number, secret=secret)
+        until: datetime = row["until"]
+        return until
+
+    async def remove(self, number: int) -> None:
+        """Remove it. Raises LockNotAvailable as `add` does."""
+        await self._run("remove", id=number)
+
+    async def replay(
+        self, number: int, *, since: datetime | None = None, events: Sequence[str] | None = None
+    ) -> int:
+        """Post events again: all since a time, those of these ids, or those that were set aside.
+
+        Returns how many the latter are. Raises NoDataFound for an id that is not kept.
+        """
+        [row] = await self._run(
+            "replay", id=number, since=since, events=None if events is None else list(events)
+        )
+        return int(row["asked"])
+
+    async def failures(
+        self, number: int, *, after: str = "", most: int = 1000
+    ) -> list[dict[str, Any]]:
+        """Return the events that were set aside, and those whose replay was asked for."""
+        return await self._run("failures", id=number, after=after, most=most)
+
+    async def _run(self, statement: str, /, **fields: Any) -> list[dict[str, Any]]:
+        view = self._view
+        common = {"tenant": view.tenant, "viewer": view.viewer, "who": view.who}
+        return await self._session.rows(_SQL[statement], common | fields)

@@ -1,0 +1,143 @@
+"""`/v1/webhooks`: endpoints of a key, and nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from standardwebhooks.webhooks import Webhook
+
+from tests.features.http_api.served import ServedApi, make_key, serving_api
+from tests.features.webhooks.receiver import Receiver
+from tests.support.rows import fetch
+from tests.support.system import System
+from tests.support.waiting import until
+from tests.web.web import Answer
+
+
+@pytest.fixture
+def api(database: str, tmp_path: Path, key: Path) -> Iterator[ServedApi]:
+    uri = make_conninfo(database, options="-c role=pgmta_api")
+    with serving_api(tmp_path, uri, webhooks={"keys": [str(key)]}) as daemon:
+        yield daemon
+
+
+def word(answer: Answer) -> str:
+    return str(answer.members["type"]).removeprefix("urn:pgmta:problem:")
+
+
+def test_an_endpoint_is_made_changed_and_removed(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db)
+    new = {"name": "hook", "url": "https://shop.example/hook", "kinds": ["bounced"],
+           "condition": {"metadata": ["order=*"]}, "owner": "ops@shop.example"}  # fmt: skip
+    made = api.send("POST", "/v1/webhooks", token, new)
+    assert made.status == 201, made
+    number, secret = made.members["id"], made.members["secret"]
+    assert secret.startswith("whsec_")
+    again = api.send("POST", "/v1/webhooks", token, new)
+    assert (again.status, word(again)) == (409, "webhook-exists")
+    place = f"/v1/webhooks/{number}"
+    shown = api.send("GET", place, token).members
+    expected = {**new, "state": "active", "created_by": "key:shop"}
+    assert {name: shown[name] for name in expected} == expected
+    assert "secret" not in shown
+    assert api.send("GET", "/v1/webhooks", token).members["data"] == [shown]
+    changed = api.send("PATCH", place, token, {"url": "https://other.example/", "kinds": None})
+    assert changed.members["url"] == "https://other.example/"
+    assert "kinds" not in changed.members
+    rotated = api.send("POST", f"{place}/rotate", token).members
+    assert rotated["secret"] not in ("", secret)
+    assert rotated["earlier_until"]
+    assert api.send("POST", f"{place}/disable", token).members["state"] == "disabled"
+    assert api.send("POST", f"{place}/enable", token).members["state"] == "active"
+    since = {"since": "2026-01-01T00:00:00Z"}
+    assert api.send("POST", f"{place}/replay", token, since).status == 202
+    assert api.send("GET", f"{place}/failures", token).members == {"data": [], "next": None}
+    assert api.send("DELETE", place, token).status == 204
+    assert api.send("GET", place, token).status == 404
+    assert fetch(db, "SELECT count(*), min(role) FROM pgmta.audit WHERE action ~ 'webhook'") == (
+        7, "key:shop",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "pointer", "near"), [
+    ({"kinds": ["bounce"]}, "/kinds/0", "bounced"),
+    ({"url": "ftp://x"}, "/url", ""),
+    ({"url": "https://u:p@x.example/"}, "/url", ""),
+    ({"urll": "https://x.example/"}, "/urll", "url"),
+    ({"name": "a b"}, "/name", ""),
+    ({"batch": 1001}, "/batch", ""),
+    ({"batch": "7"}, "/batch", ""),
+    ({"owner": "nobody"}, "/owner", ""),
+    ({"condition": {"sendr": ["x"]}}, "/condition/sendr", "sender"),
+    ({"condition": {"metadata": ["x"]}}, "/condition", ""),
+    ({"tenant": "other"}, "/tenant", ""),
+])  # fmt: skip
+def test_what_is_wrong_is_named_and_nothing_is_stored(
+    api: ServedApi, db: psycopg.Connection, change: dict[str, Any], pointer: str, near: str
+) -> None:
+    body = {"name": "hook", "url": "https://shop.example/"} | change
+    answer = api.send("POST", "/v1/webhooks", make_key(db, tenant="acme"), body)
+    assert answer.status == 422, answer
+    entries = answer.members.get("errors") or [answer.members]
+    assert pointer in [each.get("pointer") for each in entries], answer.members
+    assert near in str(answer.members)
+    assert fetch(db, "SELECT count(*) FROM pgmta.webhooks") == (0,)
+
+
+def test_an_endpoint_of_another_key_is_unknown(api: ServedApi, db: psycopg.Connection) -> None:
+    own = make_key(db, "own", tenant="acme")
+    tenant = make_key(db, "tenant", tenant="acme", sees="tenant")
+    other = make_key(db, "other", tenant="other", sees="tenant")
+    anyone = make_key(db, "all", tenant="*", sees="all")
+    without = make_key(db, "without", "send")
+    body = {"name": "hook", "url": "https://shop.example/"}
+    number = api.send("POST", "/v1/webhooks", own, body).members["id"]
+    place = f"/v1/webhooks/{number}"
+    statuses = [api.send("GET", place, token).status for token in (own, tenant, other, anyone)]
+    assert statuses == [200, 200, 404, 200]
+    for method, path in (
+        ("GET", place), ("DELETE", place), ("POST", f"{place}/rotate"),
+        ("GET", f"{place}/failures"), ("POST", f"{place}/enable"),
+        ("GET", "/v1/webhooks/99999999999999999999"),
+        ("GET", "/v1/webhooks/x"),
+    ):  # fmt: skip
+        assert api.send(method, path, other).status == 404, path
+    assert api.send("GET", place, without).status == 403
+    foreign = api.send("POST", "/v1/webhooks", anyone, body | {"tenant": "acme"})
+    assert foreign.status == 201
+    assert fetch(db, "SELECT tenant, viewer FROM pgmta.webhooks ORDER BY id DESC LIMIT 1") == (
+        "acme", None,
+    )  # fmt: skip
+
+
+def test_without_a_key_of_the_installation_no_endpoint_is_made(
+    database: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    token = make_key(db)
+    with serving_api(tmp_path, make_conninfo(database, options="-c role=pgmta_api")) as api:
+        body = {"name": "hook", "url": "https://shop.example/"}
+        answer = api.send("POST", "/v1/webhooks", token, body)
+    assert (answer.status, word(answer)) == (503, "webhooks-keyless")
+
+
+def test_events_of_its_mail_come_with_the_secret_that_was_shown(
+    api: ServedApi, db: psycopg.Connection, system: System, receiver: Receiver,
+    settings: dict[str, Any],
+) -> None:  # fmt: skip
+    token = make_key(db, senders=["@shop.example"])
+    body = {"name": "hook", "url": receiver.url(), "kinds": ["accepted", "delivered"]}
+    secret = api.send("POST", "/v1/webhooks", token, body).members["secret"]
+    system.queued(system.hop(), **settings)
+    system.enqueue("foreign@c.example")
+    mail = {"from": "a@shop.example", "to": ["b@c.example"], "subject": "x", "body": "y"}
+    sent = api.send("POST", "/v1/messages", token, mail)
+    assert sent.status == 202, sent
+    until(lambda: len(receiver.events()) == 2)
+    for request in receiver.got():
+        Webhook(secret).verify(request.body, request.fields)
+    assert {each["submitted_by"] for each in receiver.events()} == {"key:shop"}

@@ -1,0 +1,260 @@
+"""queued posts events: in order, again after crashes and failures, and only where it may."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+from typing import Any
+
+import psycopg
+from standardwebhooks.webhooks import Webhook
+
+from pgmta_features.webhooks.signing import Secrets
+from tests.features.providers.scripted_server import HANG, HELD, Got, said
+from tests.features.webhooks.conftest import Add
+from tests.features.webhooks.receiver import OK, Receiver, events_of
+from tests.support.nexthop import Do, Transaction
+from tests.support.rows import fetch
+from tests.support.system import System
+from tests.support.waiting import until
+
+CHANGED = "SELECT pgmta.notify_channel('pgmta_orders')"
+REFUSED = said("422 Unprocessable Content")
+
+
+def no_such_user(asked: str, argument: str, _: Transaction | None) -> Do | None:
+    return Do(line="550 5.1.1 no such user") if asked == "RCPT" and "bad" in argument else None
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("mail.") for event in events]
+
+
+def state(db: psycopg.Connection, endpoint: int) -> str:
+    (found,) = fetch(db, "SELECT state FROM pgmta.webhooks WHERE id = %s", endpoint)
+    return str(found)
+
+
+def try_at_once(db: psycopg.Connection) -> None:
+    """End all pauses after failures, as if they were over."""
+    db.execute("UPDATE pgmta.webhooks SET next_at = NULL, revision = revision + 1")
+    db.execute(CHANGED)
+
+
+def test_outcomes_are_posted_signed_and_in_order(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver,
+    settings: dict[str, Any], known: Secrets,
+) -> None:  # fmt: skip
+    add(receiver.url())
+    add(receiver.url("/bounced"), "bounced", kinds=["bounced"])
+    add(receiver.url("/one"), "one", condition='{"domain": ["c.example"]}')
+    (secret,) = fetch(db, "SELECT secret FROM pgmta.webhooks WHERE name = 'shop'")
+    system.queued(system.hop(no_such_user), **settings)
+    for recipient in ("good@c.example", "bad@c.example", "good@d.example"):
+        system.enqueue(recipient, sender="shop@b.example")
+    until(lambda: len(receiver.events()) == 6)
+    found = receiver.events()
+    assert sorted(kinds(found)) == ["accepted"] * 3 + ["bounced"] + ["delivered"] * 2
+    for message in {event["message_id"] for event in found}:
+        assert kinds([e for e in found if e["message_id"] == message])[0] == "accepted"
+    assert len({event["id"] for event in found}) == 6
+    for request in receiver.got():
+        document = Webhook(known.find(secret) or "").verify(request.body, request.fields)
+        assert document["type"] == "mail.events"
+    (bounced,) = until(lambda: receiver.events("/bounced"))
+    assert (bounced["recipient"], bounced["code"]) == ("bad@c.example", 550)
+    until(lambda: len(receiver.events("/one")) == 4)
+    assert {
+        e.get("recipient", "@c.example").partition("@")[2] for e in receiver.events("/one")
+    } == {"c.example"}
+
+
+def test_a_batch_has_the_same_id_after_a_kill_between_answer_and_cursor(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    add(receiver.url(), kinds=["accepted"])
+    receiver.answering["/"] = lambda _: [HELD, *OK]
+    daemon = system.queued(system.hop(), **settings)
+    system.enqueue("first@c.example")
+    until(receiver.got)
+    daemon.kill()
+    system.enqueue("second@c.example")  # is behind the batch that was under way
+    db.execute("UPDATE pgmta.webhooks SET leased_until = now()")  # as if its lease were over
+    receiver.release()
+    system.queued(system.hop(), **settings)
+    until(lambda: len(receiver.events()) >= 3)
+    first, again, *_ = receiver.got()
+    assert first.fields["webhook-id"] == again.fields["webhook-id"]
+    assert first.body == again.body
+    assert [event["recipients"] for event in receiver.events()] == [
+        ["first@c.example"], ["first@c.example"], ["second@c.example"],
+    ]  # fmt: skip
+
+
+def test_another_process_takes_the_endpoints_of_a_dead_one(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    add(receiver.url(), kinds=["accepted"])
+    holder = "SELECT leased_by FROM pgmta.webhooks WHERE leased_until > now()"
+    first = system.queued(system.hop(), **settings)
+    until(lambda: db.execute(holder).fetchone())
+    second = system.queued(system.hop(), **settings)
+    system.enqueue("1@c.example")
+    until(receiver.got)
+    first.stop()  # gives them back
+    system.enqueue("2@c.example")
+    until(lambda: len(receiver.events()) == 2, describe="the second process posts")
+    assert second.alive
+
+
+def test_failures_are_repeated_and_a_success_ends_them(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    endpoint = add(receiver.url(), kinds=["accepted"])
+    answers = [said("503 x", b"", "Retry-After: 1"), said("302 Found", b"", "Location: /"),
+               said("429 x", b"", "Retry-After: 1"), OK]  # fmt: skip
+    receiver.answering["/"] = lambda _: answers[min(len(receiver.got()), 4) - 1]
+    system.queued(system.hop(), **settings)
+    system.enqueue("1@c.example")
+    until(lambda: len(receiver.got()) == 2)
+    until(lambda: fetch(db, "SELECT failures FROM pgmta.webhooks")[0] == 2)
+    assert state(db, endpoint) == "failing"
+    reason, failing = fetch(db, "SELECT reason, failing_since IS NOT NULL FROM pgmta.webhooks")
+    assert (reason, failing) == ("302 Found: redirects are not followed", True)
+    system.enqueue("2@c.example")
+    try_at_once(db)
+    until(lambda: len(receiver.got()) >= 5)
+    until(lambda: state(db, endpoint) == "active")
+    assert len({each.fields["webhook-id"] for each in receiver.got()[:4]}) == 1
+    assert [e["recipients"] for e in receiver.events()[3:]] == [["1@c.example"], ["2@c.example"]]
+
+
+def test_an_event_that_is_refused_is_set_aside_and_can_be_posted_again(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    endpoint = add(receiver.url(), kinds=["accepted"], batch=7)
+    bad = {"0@c.example", "4@c.example", "19@c.example"}
+    refusing = [True]
+
+    def answer(got: Got) -> list[bytes]:
+        if not refusing or bad.isdisjoint(to for e in events_of(got) for to in e["recipients"]):
+            return OK
+        return REFUSED
+
+    receiver.answering["/"] = answer
+    for number in range(21):
+        system.enqueue(f"{number}@c.example")
+    system.queued(system.hop(), **settings)
+    until(lambda: fetch(db, "SELECT count(*) FROM pgmta.webhook_failures")[0] == 3)
+    taken = {
+        to for got in receiver.got() if answer(got) is OK
+        for event in events_of(got) for to in event["recipients"]
+    }  # fmt: skip
+    until(lambda: state(db, endpoint) == "active")
+    assert taken == {f"{n}@c.example" for n in range(21)} - bad
+    refusing.clear()
+    before = len(receiver.got())
+    db.execute("SELECT pgmta.webhook_replay(%s, NULL, NULL)", (endpoint,))
+    until(lambda: fetch(db, "SELECT count(*) FROM pgmta.webhook_failures")[0] == 0)
+    again = [
+        to for got in receiver.got()[before:] for e in events_of(got) for to in e["recipients"]
+    ]
+    assert set(again) == bad
+
+
+def test_an_endpoint_that_refuses_everything_loses_nothing(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    endpoint = add(receiver.url("/wrong"), kinds=["accepted"])
+    receiver.answering["/wrong"] = lambda _: said("404 Not Found")
+    system.queued(system.hop(), **settings)
+    for number in range(5):
+        system.enqueue(f"{number}@c.example")
+    until(lambda: state(db, endpoint) == "failing")
+    assert fetch(db, "SELECT count(*) FROM pgmta.webhook_failures") == (0,)
+    changes = f'{{"url": "{receiver.url("/right")}"}}'
+    db.execute("SELECT pgmta.webhook_change(%s, NULL, NULL, %s)", (endpoint, changes))
+    until(lambda: len(receiver.events("/right")) == 5)
+    until(lambda: state(db, endpoint) == "active")
+
+
+def test_status_410_disables(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    endpoint = add(receiver.url(), kinds=["accepted"])
+    receiver.answering["/"] = lambda _: said("410 Gone")
+    system.queued(system.hop(), **settings)
+    system.enqueue("1@c.example")
+    until(lambda: state(db, endpoint) == "disabled")
+    receiver.answering.clear()
+    system.enqueue("2@c.example")
+    db.execute("SELECT pgmta.webhook_enable(%s, NULL, NULL, true)", (endpoint,))
+    until(lambda: len(receiver.events()) == 3)  # no event was lost meanwhile
+    assert [e["recipients"] for e in receiver.events()[1:]] == [["1@c.example"], ["2@c.example"]]
+
+
+def test_three_days_of_failures_suspend_with_one_mail_to_the_owner(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    system.expected.add("webhook suspended after three days of failures")
+    endpoint = add(receiver.url("/hook?token=secret"), kinds=["delivered"], owner="own@d.example")
+    receiver.answering["/hook?token=secret"] = lambda _: said("500 x")
+    hop = system.hop()
+    system.queued(hop, bounces={"from": "Mail <mail@b.example>"}, **settings)
+    system.enqueue("1@c.example")
+    until(lambda: state(db, endpoint) == "failing")
+    db.execute(
+        "UPDATE pgmta.webhooks SET failing_since = now() - interval '73 hours', failures = 9"
+    )
+    try_at_once(db)
+    until(lambda: state(db, endpoint) == "suspended")
+    found = until(lambda: [t for t in hop.transactions if t.recipients == ["own@d.example"]])
+    notice = email.message_from_bytes(found[0].content or b"", policy=email.policy.default)
+    assert notice["From"] == "Mail <mail@b.example>"
+    assert "shop" in notice["Subject"]
+    body = notice.get_content()
+    assert "500 x" in body
+    assert "secret" not in body
+    assert len(found) == 1
+
+
+def test_two_secrets_sign_while_one_is_rotated(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver,
+    settings: dict[str, Any], known: Secrets,
+) -> None:  # fmt: skip
+    endpoint = add(receiver.url(), kinds=["accepted"])
+    (old,) = fetch(db, "SELECT secret FROM pgmta.webhooks")
+    new = known.new_reference()
+    system.queued(system.hop(), **settings)
+    db.execute("SELECT pgmta.webhook_rotate(%s, NULL, NULL, %s)", (endpoint, new))
+    system.enqueue("1@c.example")
+    (got,) = until(receiver.got)
+    assert len(got.fields["webhook-signature"].split()) == 2
+    for reference in (old, new or ""):
+        Webhook(known.find(reference) or "").verify(got.body, got.fields)
+
+
+def test_what_an_endpoint_of_a_tenant_may_not_reach(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    endpoint = add(receiver.url(), tenant="acme")
+    system.queued(system.hop(), **settings)
+    system.enqueue("1@c.example", tenant="acme")
+    until(lambda: state(db, endpoint) == "failing")
+    (reason,) = fetch(db, "SELECT reason FROM pgmta.webhooks")
+    assert reason == "the host has no public address"
+    assert receiver.got() == []
+
+
+def test_a_hanging_endpoint_holds_only_its_own_place(
+    system: System, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    for number in range(5):
+        add(receiver.url(f"/hang{number}"), f"hang{number}")
+        receiver.answering[f"/hang{number}"] = lambda _: [HANG]
+    add(receiver.url(), kinds=["delivered"])
+    system.queued(system.hop(), **settings)
+    for number in range(20):
+        system.enqueue(f"{number}@c.example")
+    until(lambda: len(receiver.events()) == 20)
+    assert all(receiver.got(f"/hang{n}") for n in range(5))

@@ -1,0 +1,134 @@
+"""Endpoints in PostgreSQL: whose they are, and what a process reads for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from tests.features.webhooks.conftest import Add
+from tests.support.rows import column, fetch
+
+SUBMIT = """
+SELECT pgmta.submit(
+    'a@b.example', ARRAY[%s], convert_to(E'Subject: x\r\n\r\nx\r\n', 'UTF8'), tenant => %s)
+"""
+
+
+def number(db: psycopg.Connection) -> None:
+    """Give the events so far their numbers."""
+    db.execute("SELECT pgmta.events_number()")
+
+
+def put(db: psycopg.Connection, *recipients: str, tenant: str = "") -> None:
+    for each in recipients:
+        db.execute(SUBMIT, (each, tenant))
+    number(db)
+
+
+def lease(db: psycopg.Connection, worker: str = "me") -> None:
+    db.execute(
+        "UPDATE pgmta.webhooks SET leased_by = %s, leased_until = now() + '1 day'", (worker,)
+    )
+
+
+def batch(db: psycopg.Connection, endpoint: int, *, most: int = 100, revision: int = 1,
+          worker: str = "me", reached: str | None = None) -> list[Any]:  # fmt: skip
+    return db.execute(
+        "SELECT * FROM pgmta.webhook_batch(%s, %s, %s, %s, %s, %s)",
+        (endpoint, revision, worker, most, reached, reached is not None),
+    ).fetchall()
+
+
+def test_a_batch_is_returned_again_as_it_was_until_it_is_noted(
+    db: psycopg.Connection, add: Add
+) -> None:
+    endpoint = add("https://shop.example/")
+    lease(db)
+    put(db, "1@c.example", "2@c.example")
+    first = batch(db, endpoint)
+    put(db, "3@c.example")
+    assert batch(db, endpoint) == first
+    assert batch(db, endpoint, worker="another") == []
+    (third,) = batch(db, endpoint, reached=first[-1][0])
+    assert batch(db, endpoint, reached=third[0]) == []
+    assert fetch(db, "SELECT state, posted_at IS NOT NULL FROM pgmta.webhooks") == ("active", True)
+
+
+def test_what_was_begun_before_a_change_changes_nothing(db: psycopg.Connection, add: Add) -> None:
+    endpoint = add("https://shop.example/")
+    lease(db)
+    put(db, "1@c.example", "2@c.example")
+    first = batch(db, endpoint)
+    db.execute("SELECT pgmta.webhook_replay(%s, NULL, NULL, since => '-infinity')", (endpoint,))
+    assert batch(db, endpoint, reached=first[-1][0]) == []
+    assert batch(db, endpoint, revision=2) == first
+
+
+def test_events_that_have_expired_do_not_stop_an_endpoint(db: psycopg.Connection, add: Add) -> None:
+    endpoint = add("https://shop.example/")
+    lease(db)
+    put(db, "1@c.example", "2@c.example")
+    db.execute("UPDATE pgmta.event_history SET last = 2")
+    db.execute("DELETE FROM pgmta.event_log WHERE number = 1")
+    assert batch(db, endpoint) == []
+    assert [row[1] for row in batch(db, endpoint)] == ["2-1"]
+
+
+def test_an_endpoint_of_a_tenant_or_viewer_is_known_to_no_other(
+    db: psycopg.Connection, add: Add
+) -> None:
+    acme = add("https://acme.example/", tenant="acme")
+    other = add("https://other.example/", tenant="other")
+    own = add("https://acme.example/", tenant="acme", viewer="key:a")
+    with pytest.raises(errors.UniqueViolation):
+        add("https://acme.example/", tenant="acme")
+    for change in (
+        "webhook_remove(%s, %s, %s)", "webhook_enable(%s, %s, %s, false)",
+        "webhook_rotate(%s, %s, %s, 'file:x')", "webhook_change(%s, %s, %s, '{}')",
+        "webhook_replay(%s, %s, %s, now())",
+    ):  # fmt: skip
+        for number_of, tenant, viewer in (
+            (other, "acme", None), (acme, "other", None), (acme, "acme", "key:a"),
+            (own, "acme", "key:b"), (99, None, None),
+        ):  # fmt: skip
+            with pytest.raises(errors.NoDataFound):
+                db.execute(f"SELECT pgmta.{change}".encode(), (number_of, tenant, viewer))
+    lease(db)
+    put(db, "1@c.example", tenant="acme")
+    put(db, "2@c.example", tenant="other")
+    put(db, "3@c.example")
+    assert [row[1] for row in batch(db, acme) if row[1]] == ["1-1"]
+    assert [row[1] for row in batch(db, other) if row[1]] == ["2-1"]
+    assert [row[1] for row in batch(db, own) if row[1]] == []
+    asked = "SELECT pgmta.webhook_replay(%s, 'acme', NULL, event_ids => '{2-1}')"
+    with pytest.raises(errors.NoDataFound):
+        db.execute(asked, (acme,))
+
+
+def test_the_last_endpoint_ends_the_subscription(db: psycopg.Connection, add: Add) -> None:
+    triggers = "SELECT tgname FROM pg_trigger WHERE tgname = 'attempts_events'"
+    first, second = add("https://a.example/", "a"), add("https://b.example/", "b")
+    db.execute("SELECT pgmta.webhook_remove(%s, NULL, NULL)", (first,))
+    assert column(db, triggers)
+    db.execute("SELECT pgmta.webhook_remove(%s, NULL, NULL)", (second,))
+    assert not column(db, triggers)
+    assert column(db, "SELECT action FROM pgmta.audit ORDER BY id") == [
+        "webhook add", "webhook add", "webhook remove", "webhook remove",
+    ]  # fmt: skip
+
+
+def test_a_replay_finds_an_event_by_its_id(db: psycopg.Connection, add: Add) -> None:
+    endpoint = add("https://shop.example/")
+    lease(db)
+    put(db, *(f"{n}@c.example" for n in range(5)))
+    (second,) = (row for row in batch(db, endpoint) if row[1] == "2-1")
+    replay = "SELECT pgmta.webhook_replay(%s, NULL, NULL, event_ids => %s)"
+    for unknown in ("9-1", "2-9", "x", ""):
+        with pytest.raises(errors.NoDataFound):
+            db.execute(replay, (endpoint, [unknown]))
+    db.execute(replay, (endpoint, ["2-1"]))
+    replays = "SELECT * FROM pgmta.webhook_replays(%s, 'me', 10)"
+    assert db.execute(replays, (endpoint,)).fetchall() == [("2-1", second[3])]

@@ -21,10 +21,16 @@ from tests.support.trees import environment_of
 
 IMPORT_ALL = f"""
 import importlib, pkgutil
+from pgmta.features import FEATURES
+unused = {{"pgmta.django"}}
+if "http_api" in FEATURES:
+    from pgmta_features.http_api.api import RESOURCES
+    unused |= {{f"pgmta_features.http_api.resources.{{name}}" for name, feature in RESOURCES.items()
+               if feature and feature not in FEATURES}}
 for name in {PACKAGES}:
     package = importlib.import_module(name)
     for each in pkgutil.walk_packages(package.__path__, name + "."):
-        if not each.name.endswith("__main__") and each.name != "pgmta.django":
+        if not each.name.endswith("__main__") and each.name not in unused:
             importlib.import_module(each.name)
 """
 

@@ -48,7 +48,7 @@ lock:  ## resolve the dependencies again (needs uv)
 	@awk 'NR == FNR { known[$$0]; next } FNR == 1 { print "-r requirements.lock" } /^[^ #]/ { keep = !($$0 in known) } FNR < 3 || keep' \
 		requirements.lock requirements-dev.lock > requirements-dev.new
 	@mv requirements-dev.new requirements-dev.lock
-	@for name in packaging/cluster/patroni tests/support/kubernetes tests/support/schemathesis; do \
+	@for name in packaging/cluster/patroni tests/support/kubernetes tests/support/schemathesis tests/support/svix; do \
 		uv pip compile -q --universal --generate-hashes --python-version 3.11 $$name.in -o $$name.lock; done
 
 wheel: writable $(VENV)/.run  ## dist/pgmta-VERSION-py3-none-any.whl, for pipx and for the environments of applications

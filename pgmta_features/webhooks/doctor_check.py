@@ -10,6 +10,7 @@ from pgmta.store.queries import feature_queries
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
 
 _MIN_FAILING_S = 600.0  # shorter failures pass by themselves
+_MIN_LAG_S = 600.0
 _REMEDY = "`queuectl webhook test {name}` shows what it answers; see docs/programs/webhooks.md"
 
 
@@ -36,6 +37,12 @@ async def checks(examination: Examination) -> dict[str, Check]:
                     "webhooks",
                     f"webhook {name} has failed for {age(row['seconds'])}: {reason}",
                     _REMEDY.format(name=name),
+                )
+            elif row["lag"] and row["lag"] >= _MIN_LAG_S:
+                yield warning(
+                    "webhooks",
+                    f"webhook {name} is {age(row['lag'])} behind",
+                    "raise its batch by `queuectl webhook set`, or make its answers faster",
                 )
 
     return {"webhooks": webhooks}

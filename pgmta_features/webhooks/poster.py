@@ -25,10 +25,10 @@ from queued.config import QueuedConfig
 from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.process.queued_process import QueuedProcess
 
-LEASE_S = 15.0
+LEASE_S = 30.0
 """A dead process's endpoints are taken over after this time."""
 
-_RENEW_INTERVAL_S = 4.0  # also for endpoints that others have left
+_RENEW_INTERVAL_S = 8.0  # also for endpoints that others have left
 _LOOK_INTERVAL_S = 1.0  # for a first endpoint
 _LISTEN_PAUSE_S = 1.0
 _RELEASE_TIMEOUT_S = 2.0
@@ -110,7 +110,7 @@ class Poster:
             await self._end(settings)
         for settings, each in claimed.items():
             if settings not in self._loops or self._tasks[settings].done():
-                self._begin(each)
+                await self._begin(each)
             elif each.replays:
                 self._loops[settings].replay()
         if self._loops and not self._listener:
@@ -130,12 +130,13 @@ class Poster:
         self._loops.clear()
         self._tasks.clear()
 
-    def _begin(self, claimed: Claimed) -> None:
+    async def _begin(self, claimed: Claimed) -> None:
         settings = claimed.settings
         try:
             endpoint = Endpoint(settings)
-        except ValueError as error:  # not by our functions
-            log.error("webhook can't be read", id=settings.id, reason=str(error))
+        except ValueError as error:  # an operator has called webhook_add() with other texts
+            log.error("webhook disabled: it can't be read", id=settings.id, reason=str(error))
+            await self._table.end(settings, "disabled", str(error))
             return
         connection = EndpointConnection(
             endpoint.url, self._reach, lambda: self._contexts.pkix, of_tenant=endpoint.of_tenant

@@ -86,7 +86,5 @@ WHERE f.webhook_id = %(id)s AND f.event_id > %(after)s ORDER BY f.event_id LIMIT
 
 -- name: unwell
 SELECT w.id, w.name, w.state, w.reason, w.failing_since, extract(epoch FROM now() - w.failing_since)::float8 AS seconds,
-    w.leased_until IS NULL OR w.leased_until < now() AS alone
-FROM pgmta.webhooks AS w
-WHERE w.state IN ('failing', 'suspended') OR (w.state = 'active' AND (w.leased_until IS NULL OR w.leased_until < now()))
-ORDER BY w.id
+    w.leased_until IS NULL OR w.leased_until < now() AS alone, pgmta.webhook_lag(w.cursor) AS lag
+FROM pgmta.webhooks AS w WHERE w.state <> 'disabled' ORDER BY w.id

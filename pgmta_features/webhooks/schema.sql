@@ -270,9 +270,12 @@ CREATE FUNCTION webhook_batch(
 ) RETURNS TABLE (place text, event_id text, written_at timestamptz, document text) LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
+    max_octets CONSTANT integer := 1000000;  -- of a batch: an event of a mail to thousands is large
+    octets integer := 0;
     w webhooks;
     begins text;
     ends text;
+    first text;
 BEGIN
     SELECT h.* INTO w FROM webhooks AS h
     WHERE h.id = endpoint AND h.revision = webhook_batch.revision AND h.leased_by = worker
@@ -285,11 +288,15 @@ BEGIN
             SELECT e.cursor, e.id, e.at, e.document::text FROM events_read(begins, most, w.kinds, w.viewer, w.tenant) AS e
         LOOP
             ends := place;
+            octets := octets + coalesce(octet_length(document), 0);
             RETURN NEXT;
-            EXIT WHEN reached IS NULL AND place = w.batch_end;
+            EXIT WHEN octets > max_octets OR (reached IS NULL AND place = w.batch_end);
         END LOOP;
-    EXCEPTION WHEN SQLSTATE 'PG409' THEN  -- they have expired
-        begins := events_since('-infinity');
+    EXCEPTION WHEN SQLSTATE 'PG409' THEN
+        first := events_since('-infinity');
+        begins := CASE WHEN split_part(begins, '.', 2)::bigint < split_part(first, '.', 2)::bigint THEN first
+            ELSE events_since(coalesce(w.posted_at, w.created_at)) END;
+        PERFORM webhook_audit(w, worker, 'webhook events expired', jsonb_build_object('cursor', w.cursor, 'first', begins));
     END;
     IF accepted OR (w.cursor, w.batch_end) IS DISTINCT FROM (begins, ends) THEN
         UPDATE webhooks AS h SET cursor = begins, batch_end = ends,
@@ -305,7 +312,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION webhook_batch IS
     'Notes that an endpoint has the events up to `reached`, and that it has accepted a request; and returns the next batch, of '
-    'which a row without an event is only a place. A batch that was not noted so is returned again as it was. Without a lease '
+    'which a row without an event is only a place, and which ends at 1 MB. A batch that was not noted so is returned again as it was. Without a lease '
     'of the worker, or under another revision, it does nothing.';
 
 CREATE FUNCTION webhook_replays(endpoint bigint, worker text, most integer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from pgmta.postgres.link_pool import LinkPool
@@ -62,22 +61,19 @@ class EventRow(NamedTuple):
 
 
 class Endpoint:
-    """An endpoint, with its texts read."""
+    """An endpoint, with its texts read. Raises ValueError if they can't be."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.url = EndpointUrl.parse(settings.url)
+        given = json.loads(settings.condition)
+        self.condition: Selection | None = read_condition(given) if given else None
+        """The mail whose events it gets; None: all."""
 
     @property
     def of_tenant(self) -> bool:
         """Whether it is an endpoint of a tenant, who may not reach our networks."""
         return bool(self.settings.tenant)
-
-    @cached_property
-    def condition(self) -> Selection | None:
-        """The mail whose events it gets; None: all."""
-        given = json.loads(self.settings.condition)
-        return read_condition(given) if given else None
 
 
 class WebhookTable:

@@ -68,7 +68,7 @@ UNPACKED = {
 }
 """A program of each of the packages that are unpacked."""
 
-NODE = ("axe-core", "pg", "postal-mime")
+NODE = ("axe-core", "pg", "postal-mime", "standardwebhooks")
 """Packages of Node, which are put beside the unpacked ones."""
 
 DJANGO_TESTS = "django-tests"
@@ -77,6 +77,7 @@ DJANGO_TESTS = "django-tests"
 PYTHON = {
     "patroni": ROOT / "packaging" / "cluster" / "patroni.lock",
     "kubernetes-validate": ROOT / "tests" / "support" / "kubernetes.lock",
+    "svix": ROOT / "tests" / "support" / "svix.lock",
     "schemathesis": ROOT / "tests" / "support" / "schemathesis.lock",
 }
 """The locks of Python packages that each have a virtual environment beside the unpacked ones."""
@@ -119,7 +120,8 @@ def there(package: str) -> bool:
     if package == DJANGO_TESTS:
         return django_tests().exists()
     if package in PYTHON:
-        return (folder() / package / "bin" / package).exists()
+        module = package.replace("-", "_")
+        return any((folder() / package).glob(f"lib/python*/site-packages/{module}"))
     if package in MODULES:
         return find_spec(package) is not None
     if package in NODE:

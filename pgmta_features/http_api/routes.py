@@ -34,6 +34,8 @@ _IDEMPOTENCY_KEY = re.compile(r'"?([\x21\x23-\x7e]{1,255})"?')
 _NOBODY = Caller("", "", frozenset(), (), "own")
 _RETRY_S = "5"
 
+_is_loopback = Networks(map(ipaddress.ip_network, ("127.0.0.0/8", "::1/128"))).contains
+
 log = get("api")
 
 
@@ -147,14 +149,15 @@ class ApiRoutes:
                 headers={"WWW-Authenticate": "Bearer"},
             )  # fmt: skip
         # a program with an old key tries it again and again, and shuts nobody out beside it
-        repeated = self._refusals.knows(client, text)
-        if not (repeated or keys.knows(text)) and (wait := clients.free_in(client)):
+        if (wait := clients.free_in(client)) and not (
+            self._refusals.knows(client, text) or keys.knows(text)
+        ):
             raise Problem(429, "too-many-refusals", f"Too many refused keys came from {client}.",
                           headers={"Retry-After": str(int(wait) + 1)})  # fmt: skip
         try:
             return await keys.find(text, client)
         except Problem as error:
-            if error.status in (401, 403) and not repeated:
+            if error.status in (401, 403) and not self._refusals.knows(client, text):
                 self._refusals.note(client, text)
                 clients.count_refusal(client)
                 log.info("an API key is refused", client=client, reason=error.detail)
@@ -192,15 +195,6 @@ async def _hold() -> None:
 
 
 @lru_cache(maxsize=4096)
-def _is_loopback(peer: str) -> bool:
-    try:
-        address = ipaddress.ip_address(peer)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
-
-
 def _query(operation: Operation, request: web.Request) -> Any:
     """Return the query as the model of the operation. Raises Problem."""
     names = list(request.query.keys())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -194,7 +194,6 @@ async def _hold() -> None:
     """Renew nothing."""
 
 
-@lru_cache(maxsize=4096)
 def _query(operation: Operation, request: web.Request) -> Any:
     """Return the query as the model of the operation. Raises Problem."""
     names = list(request.query.keys())

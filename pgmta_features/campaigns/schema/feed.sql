@@ -86,11 +86,11 @@ BEGIN
     -- separate statements, whose snapshots have what others committed under the lock: another template, or what they fed
     SELECT c.* INTO campaign FROM credential_use AS u JOIN campaigns AS c ON c.id = u.campaign_id
     WHERE u.credential = campaign_feed.credential;
-    -- mail in flight for long hangs, or its worker died: it keeps no other mail back. But a row waits for its time under
-    -- a lease, for most / rate; with the double of it the feed of such mail is slower than the rate
+    -- mail on hold keeps no other mail back, nor does mail in flight for long, which hangs, or whose worker died. But a row waits
+    -- for its time under a lease, for most / rate; with the double of it the feed of such mail is slower than the rate
     room := most - (
         SELECT count(*) FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
-        WHERE r.campaign_id = campaign.id AND r.state = 'queued' AND r.state IN ('queued', 'deferred')
+        WHERE r.campaign_id = campaign.id AND r.state = 'queued' AND r.state IN ('queued', 'deferred') AND q.status <> 'HOLD'
             AND coalesce(q.lease_since > present - make_interval(secs => coalesce(2 + 2 * most / rate, 2)), true));
     IF room <= 0 THEN
         more := true;
@@ -168,8 +168,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION campaign_feed IS
     'Puts the next mail of a credential''s campaign into the queue: two seconds of its rate, at least two, or 200 without one, '
-    'less what waits there, or is in flight for at most 2 seconds and twice the time that the rate needs for as many. Mail, '
-    'marks and cursor are one commit. Returns how much, and whether more may follow.';
+    'less what waits there and is not on hold, or is in flight for at most 2 seconds and twice the time that the rate needs for '
+    'as many. Mail, marks and cursor are one commit. Returns how much, and whether more may follow.';
 
 CREATE FUNCTION campaign_metadata(campaign campaigns, rated boolean) RETURNS jsonb STABLE
 RETURN jsonb_strip_nulls(jsonb_build_object('campaign', campaign.name, 'credential', campaign.credential,
@@ -327,7 +327,8 @@ BEGIN
         UPDATE campaign_recipients AS r SET state = 'queued'
         WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last AND r.state = 'deferred'
             AND (job.zone IS NULL OR r.zone = job.zone)
-            AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id AND q.status = 'QUEUED');
+            -- mail that was tried stays deferred, which leaves the room of the feed to others
+            AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id AND q.status = 'QUEUED' AND q.attempts = 0);
         IF job.opens_at > present THEN
             PERFORM campaign_park(job.campaign_id, job.first, job.last, job.zone, job.opens_at, present);
         END IF;

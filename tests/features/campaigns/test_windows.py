@@ -162,6 +162,32 @@ def test_a_job_for_each_zone(db: psycopg.Connection, clock: Clock) -> None:
     assert refused.value.diag.message_hint == "Did you mean Asia/Tokyo?"
 
 
+def test_tried_mail_of_a_closed_zone_leaves_room_to_others(
+    db: psycopg.Connection, clock: Clock
+) -> None:
+    campaign = make_campaign(db, 10, **{**OFFICE, "zone_column": "tz"})
+    db.execute("UPDATE campaign_recipients SET zone = 'Asia/Tokyo' WHERE number <= 2")
+    tokyo = ZoneInfo("Asia/Tokyo")
+    clock.now = datetime(2030, 6, 7, 9, 0, tzinfo=tokyo)
+    clock.start(campaign, rate=1)
+    assert clock.feed() == 2
+    # both were deferred, are claimed as the hours end, and come back
+    db.execute("UPDATE campaign_recipients SET state = 'deferred' WHERE state = 'queued'")
+    clock.now = datetime(2030, 6, 7, 17, 30, tzinfo=tokyo)
+    db.execute("UPDATE queue SET attempts = 1, next_attempt = %s", (clock.now,))
+    for _ in range(2):
+        assert clock.feed() == 2, "of Berlin"
+        db.execute("UPDATE queue SET status = 'HOLD' WHERE attempts = 0")
+    monday = datetime(2030, 6, 10, 9, 0, tzinfo=tokyo)
+    query = "SELECT DISTINCT next_attempt FROM queue WHERE attempts = 1"
+    assert column(db, query) == [monday]
+    assert clock.feed() == 2, "although an operator holds all that was fed"
+    assert column(db, "SELECT count(*) FROM queue WHERE status = 'HOLD'") == [4]
+    clock.now = monday
+    clock.feed()
+    assert clock.may_begin() == 2
+
+
 def test_a_zone_that_the_server_knows_no_more_keeps_no_other_campaign_back(
     db: psycopg.Connection, clock: Clock
 ) -> None:

@@ -47,6 +47,9 @@ def test_bad_options_store_nothing(site: Site, db: psycopg.Connection) -> None:
         (["--hours", "09:00-17:00", "--days", ","], "--days: it names no day"),
         (["--days", "Mon"], "they count only with --hours"),
         (["--hours", "09:00-17:00", "--zone", "Europe/Berln"], "Did you mean Europe/Berlin?"),
+        # the clocks of Berlin skip this time
+        (["--hours", "09:00-17:00", "--zone", "Europe/Berlin", "--at", "2030-03-31 02:30"],
+         "there is no 02:30"),
         (["--hours", "02:00-03:00", "--at", "2030-06-07T09:00:00Z", "--deadline",
           "2030-06-07T18:00:00Z"], "hours of the campaign in UTC do not begin before it"),
         (["--at", "2030-06-08T09:00:00Z", "--deadline", "2030-06-07T18:00:00Z"],

@@ -62,7 +62,7 @@ SELECT campaign_create(%(name)s, %(credential)s, %(template)s, %(tenant)s, %(sen
 -- name: campaign
 -- A campaign with its version of a template.
 SELECT c.id, c.name, c.tenant, c.scope, c.credential, c.template_id, c.opens::text, c.closes::text, c.days, c.zone,
-    c.zone_column, t.name AS template, t.version, t.sender, t.from_field, t.reply_to, t.subject, t.body, t.html, t.headers
+    c.zone_column, c.sender AS reverse_path, t.name AS template, t.version, t.sender, t.from_field, t.reply_to, t.subject, t.body, t.html, t.headers
 FROM campaigns AS c JOIN templates AS t ON t.id = c.template_id WHERE c.id = %(campaign)s
 
 -- name: zones

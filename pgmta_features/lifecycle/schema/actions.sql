@@ -137,7 +137,7 @@ BEGIN
     END IF;
     IF words IS NULL THEN
         known := ARRAY(SELECT DISTINCT t.name FROM pgmta.templates AS t ORDER BY t.name);
-        PERFORM action_refuse(NEW.name, 'template', format('there is no template %s', to_json(left(NEW.template, 100))),
+        PERFORM action_refuse(NEW.name, 'template', format('there is no template %s', coalesce(to_json(left(NEW.template, 100))::text, 'null')),
             CASE WHEN known = '{}' THEN 'There is no template yet: `queuectl template put` stores one.'
                 ELSE coalesce('Did you mean ' || pgmta.nearest_word(NEW.template, known) || '?',
                     'There is ' || array_to_string(known[:10], ', ') || '.') END);
@@ -148,9 +148,11 @@ BEGIN
     ELSIF words ? 'new_email' AND NEW.confirmed_by = 'account' THEN
         PERFORM action_refuse(NEW.name, 'confirmed_by', format('%s has the word {{new_email}}', to_json(NEW.template)),
             'Set confirmed_by to email or both.');
+    ELSIF NEW.code AND NOT words ? 'code' THEN
+        PERFORM action_refuse(NEW.name, 'code', format('%s has no {{code}}', to_json(NEW.template)), 'Set code to false.');
     END IF;
     IF NEW.calls IS NOT NULL THEN
-        fault := (SELECT f.fault FROM calls_found(NEW.calls) AS f);
+        fault := (SELECT f.fault FROM calls_found(NEW.calls, NEW.name) AS f);
         IF fault IS NOT NULL THEN PERFORM action_refuse(NEW.name, 'calls', fault); END IF;
     END IF;
     IF to_regrole(quote_ident(NEW.asker)) IS NULL AND NEW.asker IS NOT NULL THEN

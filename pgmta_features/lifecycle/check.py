@@ -21,8 +21,8 @@ _MISSING = "the database has no schema lifecycle: run `queuectl lifecycle instal
 async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> list[Problem]:
     """Look for the schema lifecycle, and the actions of collectors; return what these lack.
 
-    That is their templates and keys: tokens of the action wait for them, and others go on. Raises
-    ConfigError with the mistakes, StoreUnavailable, psycopg.Error.
+    That is their rows, templates and keys: tokens of the action wait for them, and others go on.
+    Raises ConfigError with the mistakes, StoreUnavailable, psycopg.Error.
     """
     if not collectors_of(config):
         return []
@@ -43,6 +43,8 @@ async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> list[P
                 if collector.actions is None and not keys.rings[Purpose.CONFIRM]:
                     others = await store.other_actions(list(PURPOSES))
                     lacking += [((*key, "actions"), no_key(name)) for name in others[:1]]
+            except psycopg.errors.InvalidParameterValue as error:  # somebody deleted an action
+                lacking.append((key, _reason(error)))
             except psycopg.Error as error:
                 if faults.outage(error):
                     raise

@@ -248,6 +248,7 @@ BEGIN
         CASE WHEN t.variants > 1 THEN t.languages END,
         CASE WHEN t.base IS NOT TRUE THEN format('there is no template %s', to_json(a.template))
             WHEN NOT t.words ?| '{link,token}' THEN format('the template %s has neither {{link}} nor {{token}}', to_json(t.name))
+            WHEN a.code AND NOT t.words ? 'code' THEN format('the template %s has no {{code}}', to_json(t.name))
             END
     FROM actions AS a,
         LATERAL (SELECT options -> 'actions' -> a.name AS named, options -> 'actions' -> '*' AS others) AS g
@@ -305,7 +306,7 @@ BEGIN
     WHERE w.ctid = p.waits AND ((p.token).expires_at <= epoch() OR (p.token).account IS NOT NULL AND NOT EXISTS (
         SELECT FROM account_rows(ARRAY[(p.token).account]) AS a JOIN actions AS o ON o.name = (p.token).action
         WHERE token_fits(o.statuses, a.status)));
-    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + lease
+    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + lease, fault = NULL
     FROM unnest(picked) AS p (at, waits, token) WHERE w.ctid = p.waits;
 END $$;
 COMMENT ON FUNCTION tokens_lease IS
@@ -328,7 +329,7 @@ COMMENT ON FUNCTION tokens_printed IS 'Marks tokens that a collector has printed
 
 CREATE FUNCTION tokens_put_off(token bigint, pause interval) RETURNS void LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + pause FROM tokens AS t
+    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + pause, fault = NULL FROM tokens AS t
     WHERE t.id = tokens_put_off.token AND w.action = t.action AND w.token = t.id
 $$;
 COMMENT ON FUNCTION tokens_put_off IS 'Lets a token rest that the database refuses, so that the others go on.';

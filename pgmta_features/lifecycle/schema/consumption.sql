@@ -106,7 +106,9 @@ DECLARE
     found actions := (SELECT a FROM actions AS a WHERE a.name = ask_action.name);
 BEGIN
     IF found.name IS NULL THEN PERFORM action_unknown(name); END IF;
-    IF NOT pg_has_role(pgmta.acting(), found.asker, 'MEMBER') THEN
+    IF to_regrole(quote_ident(found.asker)) IS NULL AND found.asker IS NOT NULL THEN
+        RAISE EXCEPTION 'action %: there is no role %, its asker', found.name, found.asker USING ERRCODE = 'undefined_object';
+    ELSIF NOT pg_has_role(pgmta.acting(), found.asker, 'MEMBER') THEN
         RAISE EXCEPTION 'action %: % is no member of %', found.name, pgmta.acting(), found.asker
             USING ERRCODE = 'insufficient_privilege';
     END IF;
@@ -184,9 +186,9 @@ BEGIN
         END IF;
     END IF;
     lacks := ARRAY(SELECT w FROM jsonb_object_keys(action_words(asked.template)) AS w
-        WHERE w <> ALL ('{link,token,login,email,new_email,code,minutes}') AND NOT ask.data ? w ORDER BY w);
+        WHERE w <> ALL ('{link,token,login,email,new_email,code,minutes}') AND ask.data ->> w IS NULL ORDER BY w);
     IF number IS NOT NULL AND lacks <> '{}' THEN
-        lacks := ARRAY(SELECT w FROM unnest(lacks) AS w, account_rows(ARRAY[number]) AS a WHERE (a.words ? w) IS NOT TRUE);
+        lacks := ARRAY(SELECT w FROM unnest(lacks) AS w, account_rows(ARRAY[number]) AS a WHERE a.words ->> w IS NULL);
     END IF;
     IF lacks <> '{}' THEN
         PERFORM ask_refuse(asked.name, format('data lacks %s', array_to_string(lacks, ', ')),
@@ -226,20 +228,29 @@ $$;
 COMMENT ON FUNCTION activate_again IS
     'ask(''activation'', account).';
 
+CREATE FUNCTION attempts_since() RETURNS timestamptz LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(min(to_date(right(c.relname, 8), 'YYYYMMDD'))::timestamp AT TIME ZONE 'UTC', '-infinity')
+    FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'pgmta.attempts'::regclass AND c.relname ~ '_[0-9]{8}$'
+$$;
+COMMENT ON FUNCTION attempts_since IS 'Since when the log of attempts is kept; earlier days were dropped.';
+
 CREATE FUNCTION tokens_unsent(since interval, OUT token bigint, OUT action text) RETURNS SETOF record LANGUAGE sql STABLE
     SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp SET jit = off AS $$
     SELECT t.id, t.action FROM tokens AS t JOIN actions AS a ON a.name = t.action
     WHERE t.consumed_at IS NULL
         AND least(t.expires_at, t.created_at + a.sent_within) BETWEEN extract(epoch FROM now() - since) AND epoch()
         AND t.expires_at > t.created_at  -- it was not ended
-        AND (t.collected_at IS NULL OR t.message_id IS NOT NULL AND NOT EXISTS (
+        AND (t.collected_at IS NULL OR t.message_id IS NOT NULL AND t.collected_at >= attempts_since() AND NOT EXISTS (
             -- mail that was refused for good, withdrawn or deleted is not late; ended_at names the partitions
             SELECT FROM pgmta.attempts AS m WHERE m.message_id = t.message_id AND m.ended_at >= to_timestamp(t.created_at)
                 AND m.event NOT IN ('deferred', 'expired') AND m.class IS DISTINCT FROM 'expired'))
         AND NOT EXISTS (
             SELECT FROM tokens AS n WHERE n.account = t.account AND n.action = t.action AND n.id > t.id
                 AND n.expires_at > n.created_at
-                AND NOT (n.request IS NOT DISTINCT FROM t.request AND (n.email IS NULL) <> (t.email IS NULL)))
+                -- of a request the other mailbox counts no more than another request; without one it is another affair
+                AND CASE WHEN t.request IS NULL THEN pgmta.mailbox_key(n.email) IS NOT DISTINCT FROM pgmta.mailbox_key(t.email)
+                    ELSE n.request IS DISTINCT FROM t.request OR (n.email IS NULL) = (t.email IS NULL) END)
         AND NOT EXISTS (
             SELECT FROM tokens AS n WHERE pgmta.mailbox_key(n.email) = pgmta.mailbox_key(t.email) AND n.email IS NOT NULL
                 AND n.account IS NULL AND t.account IS NULL AND n.action = t.action AND n.id > t.id
@@ -250,7 +261,8 @@ COMMENT ON FUNCTION tokens_unsent IS
     'Tokens that expired in this time before their mail left, if their account still fits and there is no newer one.';
 
 CREATE FUNCTION mail_again(action text DEFAULT NULL, since interval DEFAULT '1 day') RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp
+    SET lock_timeout = '5s' AS $$  -- it holds the locks of other accounts meanwhile
 #variable_conflict use_column
 DECLARE
     numbers bigint[];

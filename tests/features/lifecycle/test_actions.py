@@ -52,6 +52,8 @@ def secret(db: psycopg.Connection, token: int) -> bytes:
          "Did you mean deletion?"),
         ({"template": "linkless"}, "neither {{link}} nor {{token}}", ""),
         ({"template": "deletion"}, "column code: .* has the word {{code}}", "true"),
+        ({"code": True}, "column code: .* has no {{code}}", "false"),
+        ({"template": None}, "column template: there is no template null", ""),
         ({"template": "change_of_address"}, "column confirmed_by: .*{{new_email}}", "both"),
         ({"priority": 10}, "column priority: 10 is not from 0 to 9", ""),
         ({"expiry": "0"}, "column expiry", ""),
@@ -67,6 +69,7 @@ def secret(db: psycopg.Connection, token: int) -> bytes:
         ({"calls": "leave"}, '"leave" is no name of a function with its schema', ""),
         ({"calls": "shop.leaf"}, "no function shop.leaf.*did you mean shop.leave?", ""),
         ({"calls": "shop.leave(text)"}, "is no name of a function", ""),
+        ({"calls": "shop.twice"}, r"may mean shop.twice\(text, text, jsonb, integer\) too", ""),
         ({"calls": "shop.counts"}, "does not return one boolean", ""),
         ({"calls": "public.foreign"}, "belongs to .*, who has the rights of", ""),
         ({"asker": "pgmta_submitt"}, 'column asker: there is no role "pgmta_submitt"',
@@ -91,7 +94,10 @@ def test_bad_rows_are_not_stored(
         "CREATE FUNCTION public.foreign(text, text, jsonb) RETURNS boolean LANGUAGE sql"
         " AS 'SELECT true';"
         f"SET ROLE {owner}; CREATE FUNCTION shop.counts(text, text, jsonb) RETURNS integer"
-        " LANGUAGE sql AS 'SELECT 1'; RESET ROLE".encode()
+        " LANGUAGE sql AS 'SELECT 1'; CREATE FUNCTION shop.twice(text, text, jsonb, integer"
+        " DEFAULT 1) RETURNS boolean LANGUAGE sql AS 'SELECT true'; CREATE FUNCTION"
+        " shop.twice(text, text, jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true';"
+        " RESET ROLE".encode()
     )
     values = {"name": "other", "template": "plain"} | columns
     places = ", ".join(["%s"] * len(values))
@@ -166,6 +172,8 @@ def test_a_function_of_another_role_has_the_rights_of_that_role(
         ({"action": "invitation", "email": "+491701234567"}, "is no mailbox", ""),
         ({"action": "invitation", "email": "e@b.example", "data": Jsonb({"team": "S"})},
          "data lacks host", "invitation"),
+        ({"action": "invitation", "email": "e@b.example",
+          "data": Jsonb({"team": None, "host": "A"})}, "data lacks team", ""),
         ({"action": "invitation", "email": "e@b.example", "data": Jsonb(["x"])}, "no JSON obj", ""),
         ({"action": "invitation", "email": "e@b.example", "data": None}, "no JSON object", ""),
         ({"action": "invitation", "email": "e@b.example", "data": Jsonb({"x": "y" * 8192})},
@@ -199,6 +207,13 @@ def test_only_members_of_the_asker_ask(shop: psycopg.Connection) -> None:
         shop.execute("SET LOCAL ROLE pgmta_submit")
         assert invite(shop)
     assert ask(shop, "deletion", "1")  # a superuser is a member of all
+    with shop.transaction(force_rollback=True):
+        shop.execute(
+            "CREATE ROLE gone; UPDATE actions SET asker = 'gone' WHERE name = 'deletion';"
+            "DROP ROLE gone"
+        )
+        with pytest.raises(pg_errors.UndefinedObject, match="deletion: there is no role gone"):
+            ask(shop, "deletion", "2")
 
 
 # -- how often --
@@ -436,6 +451,12 @@ def test_a_token_waits_for_a_template_without_the_word_that_it_lacks(
     put_mail(shop, "invitation", "{{host}} {{team}} {{link}}")
     shop.execute("UPDATE waiting_tokens SET lease_until = '-infinity'")
     assert collect(shop)[:2] == (1, [])
+    put_mail(shop, "deletion", "{{link}}")
+    ask(shop, "deletion", "2")
+    assert collect(shop)[:2] == (0, [])
+    assert column(shop, "SELECT fault FROM waiting_tokens") == [
+        'the template "deletion" has no {{code}}'
+    ]
 
 
 def test_too_many_words_refuse_one_mail(shop: psycopg.Connection) -> None:
@@ -545,6 +566,29 @@ def test_what_expired_unsent_is_mailed_again(shop: psycopg.Connection) -> None:
     assert again() == 1
     shop.execute("UPDATE tokens SET consumed_at = epoch() WHERE request = %s", [first])
     assert calls(shop) == ["change_of_address"]
+
+
+def test_what_the_log_of_attempts_no_longer_has_is_not_mailed_again(
+    shop: psycopg.Connection,
+) -> None:
+    fetch(shop, "SELECT pgmta.days_make('attempts', 0)")
+    for number in range(2):
+        invite(shop, f"eve{number}@b.example")
+    collect(shop)
+    shop.execute("UPDATE tokens SET expires_at = epoch() - 60, created_at = created_at - 3600")
+    shop.execute("UPDATE tokens SET collected_at = collected_at - interval '1 day' WHERE id = 1")
+    assert column(shop, "SELECT token FROM tokens_unsent('1 day')") == [2]
+
+
+def test_each_guest_of_a_host_is_mailed_again(shop: psycopg.Connection) -> None:
+    shop.execute("UPDATE actions SET every = '0' WHERE name = 'invitation'")
+    guests = [f"eve{number}@b.example" for number in range(3)]
+    for guest in [*guests, guests[0]]:
+        ask(shop, "invitation", "1", guest, TEAM)
+    shop.execute("UPDATE tokens SET expires_at = epoch() - 60, created_at = created_at - 3600")
+    assert fetch(shop, "SELECT mail_again()") == (3,)
+    found = column(shop, "SELECT email FROM tokens WHERE expires_at > epoch() ORDER BY email")
+    assert found == guests
 
 
 def test_a_mailbox_is_forgotten(shop: psycopg.Connection) -> None:

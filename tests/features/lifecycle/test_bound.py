@@ -406,10 +406,11 @@ def test_language_and_words_reach_the_mail(
     bind = ("bind", "people", "--status", "status", "--language", "lang", "--words", "firstName")
     for more, fault in [((), "has words that no column gives: firstname"), (bind[-2:], "")]:
         assert queuectl(uri, *bind[:-2], *more, "--create").exit_code == 0
-        owner.execute("UPDATE lifecycle.actions SET template = 'activation.de'")
+        change = "UPDATE lifecycle.actions SET template = 'activation{}' WHERE name = 'activation'"
+        owner.execute(change.format(".de").encode())
         result = queuectl(uri, "check")
         assert (result.exit_code, fault in result.stderr) == (int(bool(fault)), True), result.stderr
-    owner.execute("UPDATE lifecycle.actions SET template = 'activation' WHERE name = 'activation'")
+    owner.execute(change.format("").encode())
     owner.execute(
         'INSERT INTO public.people (id, email, login, lang, "firstName") VALUES'
         " (1, 'Ann@b.example', 'Ann', 'de', 'Ann'), (2, 'bob@b.example', 'Bob', NULL, NULL)"

@@ -301,6 +301,9 @@ def test_a_proof_is_taken_once(accounts: psycopg.Connection) -> None:
     assert column(accounts, take, "x") == []
     assert fetch(accounts, take, proof) == ("u1", "password_recovery")
     assert column(accounts, take, proof) == []
+    accounts.execute("INSERT INTO proofs (hash, account, action) VALUES ('x', 1, 'x')")
+    accounts.execute("DELETE FROM accounts")  # its id may be used again
+    assert column(accounts, "SELECT hash FROM proofs") == []
 
 
 def test_truncate_is_refused(accounts: psycopg.Connection) -> None:

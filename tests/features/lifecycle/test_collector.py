@@ -297,6 +297,17 @@ def test_a_bad_template_lets_the_tokens_of_its_action_wait(
     until(lambda: fetch(accounts, MAILS) == (51,))
 
 
+def test_an_action_that_somebody_deleted_stops_no_mail(
+    accounts: psycopg.Connection, system: System, tmp_path: Path
+) -> None:
+    accounts.execute("DELETE FROM actions WHERE name = 'password_recovery'")
+    config = settings(tmp_path, actions=["activation", "password_recovery"])
+    daemon = system.queued(**config, **held(system))
+    assert 'no action "password_recovery"' in daemon.wait_log("configuration")["reason"]
+    add_accounts(accounts, 1)
+    until(lambda: fetch(accounts, MAILS) == (1,))
+
+
 # -- money --
 
 

@@ -209,12 +209,20 @@ SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CA
                 FROM campaign_jobs AS o WHERE o.campaign_id = c.id AND o.status IN ('READY', 'ENQUEUED', 'SENDING')) AS j) AS w
         WHERE w.opens_at > greatest(clock_timestamp(), nullif(w.rest_at, 'infinity'))
         GROUP BY w.opens_at, w.zone ORDER BY w.opens_at, w.zone) AS hours,
-    rest.at IS NOT NULL AS parted, nullif(rest.at, 'infinity') AS rest_at,
+    rest.at IS NOT NULL AS parted, nullif(rest.at, 'infinity') AS rest_at, part.at AS rest_after, part.zone AS part_zone,
+    (SELECT count(*) FROM queue AS q WHERE q.status = 'HOLD' AND q.metadata ->> '_campaign' ^@ concat(c.id, '.')) AS held,
     m.message_id, m.recipient, m.words, m.next_attempt
 FROM campaigns AS c
 LEFT JOIN LATERAL (
     SELECT min(campaign_rest_at(j)) AS at FROM campaign_jobs AS j
     WHERE j.campaign_id = c.id AND j.status = 'READY' AND j.pause IS NOT NULL) AS rest ON true
+LEFT JOIN LATERAL (
+    -- the job of the first part that opens last
+    SELECT nullif(f.opens_at, 'infinity') + j.pause AS at, coalesce(f.zone, c.zone) AS zone
+    FROM campaign_jobs AS j JOIN campaign_jobs AS f ON f.campaign_id = j.campaign_id AND f.created_at = j.created_at
+    WHERE j.campaign_id = c.id AND j.status = 'READY' AND j.pause IS NOT NULL AND f.pause IS NULL AND f.first < j.first
+        AND f.status = 'READY' AND f.opens_at > clock_timestamp()
+    ORDER BY f.opens_at DESC LIMIT 1) AS part ON true
 LEFT JOIN credential_use AS u ON u.credential = c.credential AND u.campaign_id <> c.id
 LEFT JOIN campaigns AS o ON o.id = u.campaign_id
 LEFT JOIN budgets AS b ON b.key = 'credential:' || c.credential

@@ -17,10 +17,34 @@ CREATE FUNCTION campaign_is_due(job campaign_jobs, visible_at timestamptz, prese
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     RETURN coalesce(visible_at <= present, true) AND coalesce(job.opens_at <= present AND job.closes_at > present, true)
-        AND (job.pause IS NULL OR campaign_rest_at(job) <= present);
+        AND CASE WHEN job.pause IS NULL THEN true WHEN campaign_rest_at(job) > present THEN false
+            -- campaign_halt() may come a second later
+            ELSE campaign_first_failed(job) IS NULL END;
 END $$;
 COMMENT ON FUNCTION campaign_is_due IS
-    'Whether the time of a job has come: that of its campaign, its window, and the end of its pause.';
+    'Whether the time of a job has come: of its campaign, its window, and the end of its pause if its first part went well.';
+
+CREATE FUNCTION campaign_first_failed(job campaign_jobs) RETURNS text LANGUAGE plpgsql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    part record;
+    failed bigint;
+    others bigint;
+BEGIN
+    SELECT e.first, e.last INTO part FROM campaign_jobs AS e
+    WHERE e.campaign_id = job.campaign_id AND e.created_at = job.created_at ORDER BY e.first LIMIT 1;
+    failed := (SELECT count(*) FROM campaign_recipients AS r
+        WHERE r.campaign_id = job.campaign_id AND r.state = 'failed' AND r.number BETWEEN part.first AND part.last);
+    IF failed = 0 THEN RETURN NULL; END IF;
+    -- no more of them is read than decides
+    others := (SELECT count(*) FROM (
+        SELECT FROM campaign_recipients AS r WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN part.first AND part.last
+            AND r.state NOT IN ('invalid', 'failed')
+        LIMIT failed) AS o);
+    RETURN CASE WHEN others < failed THEN format('%s of %s mails of the first part failed', failed, failed + others) END;
+END $$;
+COMMENT ON FUNCTION campaign_first_failed IS
+    'Why the rest of a campaign must not follow its first part: more than half of it failed. Null if it may.';
 
 CREATE FUNCTION campaign_take(present timestamptz DEFAULT clock_timestamp()) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -71,6 +95,7 @@ DECLARE
         ORDER BY b.generation DESC LIMIT 1);  -- found before its dead versions
     most double precision := greatest(coalesce(ceil(rate * 2), 200), 2);  -- commits and round trips take a second of it
     hostname text := (SELECT s.hostname FROM submit_settings AS s);
+    words text[];
     room integer;
     scanned integer;
     picked record;
@@ -98,6 +123,7 @@ BEGIN
     END IF;
     room := least(room, 1000);
     SELECT t.* INTO template FROM templates AS t WHERE t.id = campaign.template_id;
+    words := ARRAY(SELECT jsonb_object_keys(template.words));
     FOR job IN
         SELECT j.* FROM campaign_jobs AS j WHERE j.campaign_id = campaign.id AND j.status IN ('ENQUEUED', 'SENDING')
             AND coalesce(j.closes_at > present, true)
@@ -141,8 +167,13 @@ BEGIN
                     AS p (number, suppressed)
                 WHERE r.campaign_id = campaign.id AND r.number = p.number AND r.state = ANY (job.takes)
                 RETURNING r.number, r.recipient, r.domain, r.message_id, jsonb_build_object('to',
-                    jsonb_build_array(jsonb_build_array('', r.recipient)), 'words', CASE WHEN template.words ? 'recipient'
-                        THEN r.params || jsonb_build_object('recipient', r.recipient) ELSE r.params END)
+                    jsonb_build_array(jsonb_build_array('', r.recipient)),
+                    -- a list may have words that another template had
+                    'words', CASE WHEN jsonb_typeof(r.params) <> 'object' THEN r.params
+                        WHEN r.params - words = '{}' THEN r.params
+                        ELSE r.params - ARRAY(SELECT jsonb_object_keys(r.params - words)) END
+                        || CASE WHEN template.words ? 'recipient' THEN jsonb_build_object('recipient', r.recipient)
+                            ELSE '{}' END)
                     || CASE WHEN campaign.scope <> '' OR template.words ? 'unsubscribe' THEN jsonb_build_object('unsubscribe',
                         jsonb_build_object('campaign', campaign.id, 'number', r.number)) ELSE '{}' END AS params
             )
@@ -386,7 +417,12 @@ BEGIN
         SELECT c.id, found.reason FROM campaigns AS c, LATERAL (
             -- the share may also rise because answers are taken back by a retry
             SELECT coalesce(
-                (SELECT a.reason FROM campaign_alarms AS a WHERE a.campaign_id = c.id), campaign_excess(c.id)) AS reason
+                (SELECT a.reason FROM campaign_alarms AS a WHERE a.campaign_id = c.id), campaign_excess(c.id),
+                (SELECT max(campaign_first_failed(r::campaign_jobs)) FROM (
+                    SELECT DISTINCT ON (j.created_at) j.* FROM campaign_jobs AS j
+                    WHERE j.campaign_id = c.id AND j.status = 'READY' AND j.pause IS NOT NULL) AS r
+                    -- while a retry feeds the first part again, its former failures say nothing
+                    WHERE campaign_rest_at(r::campaign_jobs) < 'infinity')) AS reason
             OFFSET 0) AS found
         -- only jobs that run, because sums of the others would cost time
         WHERE c.halted_at IS NULL AND c.id = ANY (ARRAY(SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.status <> 'LOGGED'))
@@ -404,8 +440,8 @@ BEGIN
     RETURN halted;
 END $$;
 COMMENT ON FUNCTION campaign_halt IS
-    'Stops campaigns with more than 10 hard bounces that were more than 10 % of the answers in any commit, and '
-    'returns how many.';
+    'Stops campaigns with more than 10 hard bounces that were more than 10 % of the answers in any commit, or whose first '
+    'part failed by more than half, and returns how many.';
 
 CREATE FUNCTION campaign_path(metadata jsonb) RETURNS bigint[] IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN metadata ->> '_campaign' ~ '^[0-9]{1,18}[.][0-9]{1,9}[.][0-9]{1,18}$'

@@ -232,11 +232,15 @@ CREATE FUNCTION campaign_resume(campaign bigint, halted boolean DEFAULT false) R
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM campaign_clear_halt(campaign, halted);
+    IF halted THEN
+        UPDATE campaign_jobs AS j SET pause = NULL
+        WHERE j.campaign_id = campaign AND j.pause IS NOT NULL AND campaign_first_failed(j) IS NOT NULL;
+    END IF;
     RETURN campaign_again(ARRAY(SELECT j.id FROM campaign_jobs AS j WHERE j.campaign_id = campaign), '{unsent}');
 END $$;
 COMMENT ON FUNCTION campaign_resume IS
     'Goes on with the stopped jobs of a campaign, and returns how many: recipients that are unsent. With `halted` also of one '
-    'that was halted, and the bounces until now no longer count.';
+    'that was halted: the bounces until now no longer count, and the rest waits no longer for a first part that failed.';
 
 CREATE FUNCTION campaign_retry(campaign bigint, "unknown" boolean DEFAULT false, halted boolean DEFAULT false)
 RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$

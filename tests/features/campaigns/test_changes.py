@@ -80,6 +80,20 @@ def test_words_that_recipients_lack_refuse_a_template(db: psycopg.Connection) ->
     assert exchange(db, campaign, 2, None) == 4
 
 
+def test_words_that_the_template_lacks_are_left_out(db: psycopg.Connection) -> None:
+    """Lists that were checked for another template, and a value that is no object."""
+    campaign = make_campaign(db, 3)
+    put_version(db, 2, '{"city": ["text"], "recipient": ["text"]}')
+    db.execute("""UPDATE campaign_recipients SET params = CASE number WHEN 1 THEN '{"city": "Ulm"}'
+        WHEN 2 THEN '{"city": "Bonn", "name": "N", "day": "Fri"}' ELSE '"x"' END::jsonb""")
+    db.execute("UPDATE campaigns SET template_id = (SELECT max(id) FROM templates)")
+    start(db, campaign)
+    assert feed(db) == 3
+    one, two, _ = column(db, "SELECT params -> 'words' FROM messages ORDER BY id")
+    assert one == {"city": "Ulm", "recipient": "r1@h.example"}
+    assert two == {"city": "Bonn", "recipient": "r2@h.example"}
+
+
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_feed_that_runs_and_an_exchange_come_one_after_the_other(
     database: str, db: psycopg.Connection, taken: bool

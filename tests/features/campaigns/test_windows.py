@@ -316,6 +316,27 @@ def test_a_part_goes_first(db: psycopg.Connection, clock: Clock, zones: bool) ->
     assert set(statuses(db, campaign)) == {"LOGGED"}
 
 
+def test_a_first_part_that_fails_halts_the_rest(db: psycopg.Connection, clock: Clock) -> None:
+    for number, failed in enumerate((10, 11)):
+        campaign = make_campaign(db, 100, f"news {number}", f"ses-{number}")
+        clock.start(campaign, part=20, pause=timedelta(0))
+        assert clock.feed(f"ses-{number}") == 20
+        assert (end(db, "failed", failed), end(db, "delivered")) == (failed, 20 - failed)
+        while clock.feed(f"ses-{number}"):
+            end(db, "delivered")
+    assert books(db, campaign) == {"unsent": 80, "sent": 9, "errored": 11}, "10 of 20 are not more"
+    assert call(db, "campaign_halt") == 1
+    reasons = "SELECT halted_reason FROM campaigns WHERE halted_at IS NOT NULL"
+    assert column(db, reasons) == ["11 of 20 mails of the first part failed"]
+    # a retry sends the first part again, and the rest waits for its outcome
+    assert call(db, "campaign_retry", campaign, False, True) == 2
+    assert (clock.feed("ses-1"), end(db, "failed"), call(db, "campaign_halt")) == (11, 11, 0)
+    clock.feed("ses-1")
+    assert call(db, "campaign_halt") == 1
+    assert call(db, "campaign_resume", campaign, True) == 2
+    assert (call(db, "campaign_halt"), clock.feed("ses-1")) == (0, 80)
+
+
 def test_a_first_part_that_is_stopped_keeps_the_rest_back(
     db: psycopg.Connection, clock: Clock
 ) -> None:

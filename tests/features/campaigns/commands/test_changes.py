@@ -36,6 +36,7 @@ def test_another_template(site: Site, db: psycopg.Connection) -> None:
     db.execute("UPDATE campaign_recipients SET message_id = NULL, state = 'unsent'"
                " WHERE number = 2")  # fmt: skip
     said = site.said("template", "news", "hello", "--reason", "a typo")
+    assert site.said("preview", "news", "2", "--text").splitlines()[0] == "Dear Bob."
     assert said.startswith("news has template hello version 3 now, for 1 unsent recipients")
     assert said.endswith("; sender: new@a.example\n")
     action, details = db.execute(AUDITED).fetchall()[0]

@@ -21,8 +21,9 @@ _MISSING = "the database has no schema lifecycle: run `queuectl lifecycle instal
 async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> list[Problem]:
     """Look for the schema lifecycle, and the actions of collectors; return what these lack.
 
-    That is their rows, templates and keys: tokens of the action wait for them, and others go on.
-    Raises ConfigError with the mistakes, StoreUnavailable, psycopg.Error.
+    That is their rows, their keys, and templates of mail, which a printed token needs none of:
+    tokens of the action wait for them, and others go on. Raises ConfigError with the mistakes,
+    StoreUnavailable, psycopg.Error.
     """
     if not collectors_of(config):
         return []
@@ -39,7 +40,9 @@ async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> list[P
             store.connection = connection
             key = "collectors", number
             try:
-                lacking += [(key, text) for text in await store.check(options_of(collector, keys))]
+                found = await store.check(options_of(collector, keys))
+                if collector.output == "queue":
+                    lacking += [(key, text) for text in found]
                 if collector.actions is None and not keys.rings[Purpose.CONFIRM]:
                     others = await store.other_actions(list(PURPOSES))
                     lacking += [((*key, "actions"), no_key(name)) for name in others[:1]]

@@ -90,16 +90,6 @@ COMMENT ON FUNCTION token_locked IS
     'Whether too many codes were wrong for a token. Who says that a code is right asks this before, so that nobody learns '
     'a code while wrong ones can''t be counted.';
 
-CREATE FUNCTION ask_refuse(action text, why text, hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF hint IS NULL THEN  -- an option of RAISE can't be null
-        RAISE EXCEPTION 'action %: %', action, why USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    RAISE EXCEPTION 'action %: %', action, why USING ERRCODE = 'invalid_parameter_value', HINT = hint;
-END $$;
-COMMENT ON FUNCTION ask_refuse IS 'Raises the error of a bad argument of ask().';
-
 CREATE FUNCTION ask_action(name text) RETURNS actions LANGUAGE plpgsql STABLE
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 DECLARE
@@ -167,22 +157,22 @@ DECLARE
     lacks text[];
 BEGIN
     IF ask.account IS NULL AND asked.confirmed_by <> 'email' THEN
-        PERFORM ask_refuse(asked.name, 'it needs an account');
+        PERFORM action_refuse(asked.name, '', 'it needs an account');
     ELSIF ask.email IS NULL AND asked.confirmed_by <> 'account' THEN
-        PERFORM ask_refuse(asked.name, 'it needs an email');
+        PERFORM action_refuse(asked.name, '', 'it needs an email');
     ELSIF ask.email IS NOT NULL AND asked.confirmed_by = 'account' THEN
-        PERFORM ask_refuse(asked.name, 'its mail goes to the mailbox of the account', 'Give other addresses in data.');
+        PERFORM action_refuse(asked.name, '', 'its mail goes to the mailbox of the account', 'Give other addresses in data.');
     ELSIF nullif(pgmta.mailbox_domain(ask.email COLLATE "C"), 'sms') IS NULL AND ask.email IS NOT NULL THEN
-        PERFORM ask_refuse(asked.name, format('%s is no mailbox', to_json(left(ask.email, 100))));
+        PERFORM action_refuse(asked.name, '', format('%s is no mailbox', to_json(left(ask.email, 100))));
     ELSIF jsonb_typeof(ask.data) IS DISTINCT FROM 'object' THEN
-        PERFORM ask_refuse(asked.name, 'data is no JSON object', 'Give words by name: {"team": "Sales"}.');
+        PERFORM action_refuse(asked.name, '', 'data is no JSON object', 'Give words by name: {"team": "Sales"}.');
     ELSIF octet_length(ask.data::text) > 8192 THEN
-        PERFORM ask_refuse(asked.name, 'data is over 8 KB');
+        PERFORM action_refuse(asked.name, '', 'data is over 8 KB');
     END IF;
     IF ask.account IS NOT NULL THEN
         number := account_number(ask.account);
         IF number IS NULL THEN
-            PERFORM ask_refuse(asked.name, format('there is no account %s', to_json(left(ask.account, 100))));
+            PERFORM action_refuse(asked.name, '', format('there is no account %s', to_json(left(ask.account, 100))));
         END IF;
     END IF;
     lacks := ARRAY(SELECT w FROM jsonb_object_keys(action_words(asked.template)) AS w
@@ -191,7 +181,7 @@ BEGIN
         lacks := ARRAY(SELECT w FROM unnest(lacks) AS w, account_rows(ARRAY[number]) AS a WHERE a.words ->> w IS NULL);
     END IF;
     IF lacks <> '{}' THEN
-        PERFORM ask_refuse(asked.name, format('data lacks %s', array_to_string(lacks, ', ')),
+        PERFORM action_refuse(asked.name, '', format('data lacks %s', array_to_string(lacks, ', ')),
             format('The template %s has these words.', asked.template));
     END IF;
     RETURN ask_token(asked, number, ask.email, ask.data);
@@ -206,7 +196,9 @@ CREATE FUNCTION ask_named(action text, name text) RETURNS void LANGUAGE plpgsql 
 DECLARE
     asked actions := ask_action(ask_named.action);
 BEGIN
-    IF asked.confirmed_by <> 'account' THEN PERFORM ask_refuse(asked.name, 'it needs an email', 'Call lifecycle.ask().'); END IF;
+    IF asked.confirmed_by <> 'account' THEN
+        PERFORM action_refuse(asked.name, '', 'it needs an email', 'Call lifecycle.ask().');
+    END IF;
     PERFORM ask_token(asked, number, NULL, '{}') FROM unnest(account_named(ask_named.name)) AS number;
 END $$;
 COMMENT ON FUNCTION ask_named IS
@@ -219,14 +211,14 @@ BEGIN
     PERFORM ask_named('password_recovery', recover.name);
 END $$;
 COMMENT ON FUNCTION recover IS
-    'ask_named(''password_recovery'', name).';
+    'Asks for the recovery mail of the accounts with this login, or with this mailbox in any spelling.';
 
 CREATE FUNCTION activate_again(account text) RETURNS bigint LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     SELECT ask('activation', activate_again.account)
 $$;
 COMMENT ON FUNCTION activate_again IS
-    'ask(''activation'', account).';
+    'Asks for another activation mail of an account by its id.';
 
 CREATE FUNCTION attempts_since() RETURNS timestamptz LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(min(to_date(right(c.relname, 8), 'YYYYMMDD'))::timestamp AT TIME ZONE 'UTC', '-infinity')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,12 +13,16 @@ from psycopg import errors as pg_errors
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 
+from pgmta_features.lifecycle import pages
 from tests.features.lifecycle.shop import calls, open_shop, put_mail
 from tests.features.lifecycle.tokens import add_accounts, collect
 from tests.support.rows import column, fetch
 
 CONSUME = "SELECT why FROM token_consume(%s, %s)"
 TEAM = Jsonb({"team": "Sales", "host": "Ann"})
+LANGUAGES = ", ".join(
+    sorted(each.stem for each in (Path(pages.__file__).parent / "texts").iterdir())
+)
 RECIPIENTS = "SELECT recipient FROM pgmta.queue ORDER BY id"
 
 
@@ -47,39 +52,39 @@ def secret(db: psycopg.Connection, token: int) -> bytes:
 @pytest.mark.parametrize(
     ("columns", "reason", "hint"),
     [
-        ({"name": "Bad-Name"}, "column name", ""),
+        ({"name": "Bad-Name"}, "column name", None),
         ({"template": "deletoin"}, 'column template: there is no template "deletoin"',
          "Did you mean deletion?"),
-        ({"template": "linkless"}, "neither {{link}} nor {{token}}", ""),
+        ({"template": "linkless"}, "neither {{link}} nor {{token}}", None),
         ({"template": "deletion"}, "column code: .* has the word {{code}}", "true"),
         ({"code": True}, "column code: .* has no {{code}}", "false"),
-        ({"template": None}, "column template: there is no template null", ""),
+        ({"template": None}, "column template: there is no template null", "There is"),
         ({"template": "change_of_address"}, "column confirmed_by: .*{{new_email}}", "both"),
-        ({"priority": 10}, "column priority: 10 is not from 0 to 9", ""),
-        ({"expiry": "0"}, "column expiry", ""),
-        ({"expiry": "300000 years"}, "column expiry", ""),
+        ({"priority": 10}, "column priority: 10 is not from 0 to 9", None),
+        ({"expiry": "0"}, "column expiry", None),
+        ({"expiry": "300000 years"}, "column expiry", None),
         ({"expiry_from": "delivry"}, "column expiry_from", "Did you mean delivery?"),
-        ({"confirmed_by": "both", "proof": True, "url": "https://a.example"}, "column proof", ""),
-        ({"confirmed_by": "mail"}, "\"mail\" is none of account, email, both", ""),
+        ({"confirmed_by": "both", "proof": True, "url": "https://a.example"}, "column proof", None),
+        ({"confirmed_by": "mail"}, "\"mail\" is none of account, email, both", "mean email?"),
         ({"statuses": ["active", "suspend"]}, "column statuses", "Did you mean suspended?"),
         ({"statuses": []}, "column statuses: it is empty", None),
-        ({"name": "activation", "statuses": ["active"]}, "actions_activation", ""),
+        ({"name": "activation", "statuses": ["active"]}, "statuses: activation has {prov", None),
         ({"name": "activation", "statuses": ["provisioned"], "confirmed_by": "email"},
-         "actions_activation", ""),
-        ({"calls": "leave"}, '"leave" is no name of a function with its schema', ""),
-        ({"calls": "shop.leaf"}, "no function shop.leaf.*did you mean shop.leave?", ""),
-        ({"calls": "shop.leave(text)"}, "is no name of a function", ""),
-        ({"calls": "shop.twice"}, r"may mean shop.twice\(text, text, jsonb, integer\) too", ""),
-        ({"calls": "shop.counts"}, "does not return one boolean", ""),
-        ({"calls": "public.foreign"}, "belongs to .*, who has the rights of", ""),
+         "column confirmed_by: activation has account", None),
+        ({"calls": "leave"}, '"leave" is no name of a function with its schema', None),
+        ({"calls": "shop.leaf"}, "no function shop.leaf.*did you mean shop.leave?", None),
+        ({"calls": "shop.leave(text)"}, "is no name of a function", None),
+        ({"calls": "shop.twice"}, r"may mean shop.twice\(text, text, jsonb, integer\) too", None),
+        ({"calls": "shop.counts"}, "does not return one boolean", None),
+        ({"calls": "public.foreign"}, "belongs to .*, who has the rights of", None),
         ({"asker": "pgmta_submitt"}, 'column asker: there is no role "pgmta_submitt"',
          "Did you mean pgmta_submit?"),
-        ({"url": "shop.example/take"}, "column url", ""),
-        ({"returns_to": "javascript:x"}, "column returns_to", ""),
+        ({"url": "shop.example/take"}, "column url", None),
+        ({"returns_to": "javascript:x"}, "column returns_to", "except on localhost"),
         ({"proof": True}, "column proof: no page", "returns_to or url"),
-        ({"titles": Jsonb({"en": 1})}, 'the title of "en" is no text', ""),
-        ({"titles": Jsonb([])}, "column titles", ""),
-        ({"titles": Jsonb({"fi": "x"})}, '"fi" is none of de, en, es, fr', ""),
+        ({"titles": Jsonb({"en": 1})}, 'the title of "en" is no text', None),
+        ({"titles": Jsonb([])}, "column titles", None),
+        ({"titles": Jsonb({"fi": "x"})}, f'column titles: "fi" is none of {LANGUAGES}\n', None),
     ],
 )  # fmt: skip
 def test_bad_rows_are_not_stored(
@@ -107,7 +112,7 @@ def test_bad_rows_are_not_stored(
             list(values.values()),
         )
     found = caught.value.diag.message_hint
-    assert found is None if hint is None else hint in (found or "")
+    assert found is None if hint is None else hint in str(found)
     assert column(shop, "SELECT name FROM actions WHERE name IN ('other', 'Bad-Name')") == []
 
 

@@ -58,12 +58,11 @@ def options_of(collector: Collector, keys: KeyRings) -> dict[str, Any]:
     actions = {}
     for name in [*PURPOSES, "*"] if named is None else named:
         purpose = purpose_of(name)
-        # the database adds the names of actions that only it knows
-        page = purpose.path if name in (*PURPOSES, "*") else f"{purpose.path}/{name}"
+        # the database adds the name of the action to a URL of CONFIRM
         actions[name] = {
             "purpose": purpose,
             "key": keys.rings[purpose].signer,
-            "url": f"{collector.url}{page}",
+            "url": f"{collector.url}{purpose.path}",
         }
     return {"tenant": collector.tenant, "budget": collector.budget_key, "actions": actions}
 

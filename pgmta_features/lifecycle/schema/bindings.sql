@@ -14,8 +14,7 @@ BEGIN
     DELETE FROM holders AS h WHERE h.id = account_inserted.id;
     IF account_inserted.status NOT IN ('provisioned', 'inactive') THEN RETURN; END IF;
     INSERT INTO holders (id, fresh) VALUES (account_inserted.id, true) RETURNING number INTO new;
-    INSERT INTO tokens (action, account) SELECT a.name, new FROM actions AS a
-    WHERE a.name = 'activation' AND 'provisioned' = ANY (a.statuses);
+    INSERT INTO tokens (action, account) SELECT a.name, new FROM actions AS a WHERE a.name = 'activation';
 END $$;
 COMMENT ON FUNCTION account_inserted IS
     'For the trigger of a bound table: makes the activation of a new account. An earlier one with this id is forgotten with '

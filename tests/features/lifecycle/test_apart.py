@@ -278,6 +278,31 @@ def test_a_customer_who_is_deleted_meanwhile_gets_no_mail_again(
         assert made.result() == (2,)
 
 
+def test_two_confirmations_of_sessions_that_see_all_mail(
+    shop: psycopg.Connection, root: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    """They can't lock the customer, and the second sees the first all the same."""
+    shop.execute(
+        "INSERT INTO lifecycle.actions (name, template, confirmed_by)"
+        " VALUES ('move', 'activation', 'both')"
+    )
+    with acting(shop, roles["shop"]) as app:
+        app.execute(
+            "INSERT INTO shop.customers (email, name, confirmed) VALUES ('a@b.example', 'a', true)"
+        )
+        app.execute("SELECT lifecycle.ask('move', '1', 'new@b.example')")
+    consume = "UPDATE lifecycle.tokens SET consumed_at = lifecycle.epoch() WHERE email IS {} NULL"
+    with psycopg.connect(root.info.dsn) as other, ThreadPoolExecutor() as pool:
+        other.execute(consume.format("").encode())
+        second = pool.submit(shop.execute, consume.format("NOT").encode())
+        waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
+        until(lambda: second.done() or column(root, waits, shop.info.backend_pid) == ["Lock"])
+        other.commit()
+        second.result()
+    done = "SELECT consumed_at IS NOT NULL AND request IS NULL FROM lifecycle.tokens"
+    assert column(root, done) == [True, True]
+
+
 def test_who_may_bind(root: psycopg.Connection, roles: dict[str, str]) -> None:
     """Errors say what to do; and nothing of the binding is left behind."""
     uri = make_conninfo(root.info.dsn, user=roles["owner"])

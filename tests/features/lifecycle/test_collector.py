@@ -152,6 +152,8 @@ def test_recoveries_go_first(accounts: psycopg.Connection) -> None:
     rows = accounts.execute("SELECT recipient, priority FROM pgmta.queue ORDER BY id").fetchall()
     assert rows[0] == ("lost1@b.example", 1)
     assert rows[1] == ("u1@b.example", 4)
+    words = "SELECT params #>> '{words,minutes}' FROM pgmta.messages ORDER BY id LIMIT 1"
+    assert fetch(accounts, words) == ("15",)
 
 
 # -- nothing is lost or doubled --

@@ -84,6 +84,8 @@ DECLARE
 BEGIN
     IF num_nonnulls(recipients, list) <> 1 THEN
         PERFORM submit_refuse('recipients', 'give either these, or the number of a list');
+    ELSIF recipients = '{}' THEN
+        PERFORM submit_refuse('recipients', 'give at least one');
     ELSIF list IS NOT NULL THEN
         SELECT l.first, l.last INTO first, last FROM campaign_lists AS l WHERE l.campaign_id = campaign AND l.number = list;
         IF first IS NULL THEN

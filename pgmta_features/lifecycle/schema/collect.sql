@@ -68,6 +68,7 @@ DECLARE
     actions text[] := CASE WHEN options -> 'actions' ? '*' THEN NULL
         ELSE ARRAY(SELECT jsonb_object_keys(options -> 'actions')) END;
     budget text := options ->> 'budget';
+    size integer;
     reserved record;
     granted integer;
     made_at timestamptz;
@@ -89,74 +90,75 @@ BEGIN
             wait := NULL;
         END IF;
     END IF;
-    picked := lifecycle.tokens_pick(actions, most);
-    IF cardinality(picked) = 0 THEN RETURN; END IF;
-    present := extract(epoch FROM clock_timestamp());
-    IF most < batch AND ((picked[1].token).expires_at <= present OR EXISTS (
-            SELECT FROM lifecycle.collect_actions(options, ARRAY[(picked[1].token).action]) AS o WHERE o.fault IS NOT NULL))
-    THEN
+    size := most;
+    LOOP
+        picked := lifecycle.tokens_pick(actions, size);
+        IF cardinality(picked) = 0 THEN RETURN; END IF;
+        present := extract(epoch FROM clock_timestamp());
+        -- A separate statement: its snapshot has all that was committed before the locks.
+        SELECT array_agg(ROW(e.at, e.waits, e.email, e.domain, e.template_id, e.sender, e.priority, e.metadata, e.params)
+                ::lifecycle.made_mail ORDER BY e.place) FILTER (WHERE e.fits) AS fitting,
+            jsonb_agg(jsonb_build_array(e.token, e.fault, e.at) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL)
+                AS faults,
+            jsonb_agg(jsonb_build_array(e.waits, e.action, e.lacks)) FILTER (WHERE e.lacks IS NOT NULL) AS lacking,
+            array_agg(e.token) AS judged
+        INTO found
+        FROM (
+            SELECT i.*, j.lacks, j.fault, j.lacks IS NULL AND j.fault IS NULL AS fits
+            FROM (
+                SELECT p.place, p.at, p.waits, t.id AS token, t.action, m.email,
+                    -- no telephone number: its SMS would have the text of a mail
+                    nullif(mailbox_domain(m.email COLLATE "C"), 'sms') AS domain,
+                    o.template_id, o.sender, o.priority,
+                    jsonb_build_object('_deadline', to_char(to_timestamp(least(t.expires_at, t.created_at + o.sent_within))
+                        AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,
+                    jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', m.email)), 'words', w.words,
+                        'token', jsonb_build_object('purpose', o.purpose, 'action', t.action, 'secret', encode(t.secret, 'hex'),
+                            'key', o.key, 'url', o.url, 'code', CASE WHEN o.code THEN t.code END)) AS params,
+                    w.misfit, w.lacking
+                FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
+                LEFT JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
+                    ON a.number = t.account
+                JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
+                    ON o.action = t.action AND o.fault IS NULL
+                        AND (t.account IS NULL OR lifecycle.token_fits(o.statuses, a.status))
+                        AND (o.languages IS NULL OR o.language = lifecycle.language_of(a.language, o.languages)),
+                    LATERAL (SELECT coalesce(t.email, a.email) AS email) AS m,
+                    LATERAL (
+                        SELECT coalesce(jsonb_object_agg(v.word, v.value), '{}') AS words,
+                            min('the word ' || v.word || ': ' || CASE WHEN v.value IS NULL THEN 'there is no value'
+                                ELSE submit_word(v.value, o.words -> v.word) END) AS misfit,
+                            -- a login that an account lacks is no fault of the template
+                            min(format('the word {{%s}} of its template has no value', v.word))
+                                FILTER (WHERE v.value IS NULL AND NOT (v.word = 'login' AND a.number IS NOT NULL)) AS lacking
+                        FROM (
+                            SELECT word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN m.email WHEN 'code' THEN t.code
+                                WHEN 'new_email' THEN coalesce(t.email, (SELECT n.email FROM lifecycle.tokens AS n
+                                    WHERE n.account = t.account AND n.request = t.request AND n.email IS NOT NULL LIMIT 1))
+                                WHEN 'minutes' THEN ceil((CASE WHEN o.sent_within IS NOT NULL THEN o.seconds
+                                    ELSE t.expires_at - extract(epoch FROM began) END) / 60)::text
+                                ELSE coalesce(t.data ->> word, a.words ->> word) END AS value
+                            FROM unnest(o.own) AS word OFFSET 0
+                        ) AS v
+                    ) AS w
+                WHERE t.consumed_at IS NULL AND t.collected_at IS NULL
+                    AND least(t.expires_at, t.created_at + o.sent_within) > present
+                OFFSET 0  -- each part is computed once
+            ) AS i, LATERAL (
+                SELECT CASE WHEN i.domain IS NOT NULL THEN i.lacking END AS lacks,
+                    CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox'
+                        WHEN i.lacking IS NOT NULL THEN NULL
+                        WHEN i.misfit IS NULL AND octet_length((i.params -> 'words')::text) > 65536
+                            THEN 'the words are over 65536 octets' ELSE i.misfit END AS fault
+            ) AS j
+            OFFSET 0  -- and each judgement
+        ) AS e;
         -- tokens that get no mail go together, however slow the budget is
-        picked := lifecycle.tokens_pick(actions, batch);
-    END IF;
+        EXIT WHEN found.fitting IS NOT NULL OR size = batch OR cardinality(picked) < size;
+        size := batch;
+    END LOOP;
     SELECT count(*) INTO expired FROM unnest(picked) AS p
     WHERE (p.token).expires_at <= present AND (p.token).consumed_at IS NULL AND (p.token).collected_at IS NULL;
-    -- A separate statement: its snapshot has all that was committed before the locks.
-    SELECT array_agg(ROW(e.at, e.waits, e.email, e.domain, e.template_id, e.sender, e.priority, e.metadata, e.params)
-            ::lifecycle.made_mail ORDER BY e.place) FILTER (WHERE e.fits) AS fitting,
-        jsonb_agg(jsonb_build_array(e.token, e.fault, e.at) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL)
-            AS faults,
-        jsonb_agg(jsonb_build_array(e.waits, e.action, e.lacks)) FILTER (WHERE e.lacks IS NOT NULL) AS lacking,
-        array_agg(e.token) AS judged
-    INTO found
-    FROM (
-        SELECT i.*, j.lacks, j.fault, j.lacks IS NULL AND j.fault IS NULL AS fits
-        FROM (
-            SELECT p.place, p.at, p.waits, t.id AS token, t.action, m.email,
-                -- no telephone number: its SMS would have the text of a mail
-                nullif(mailbox_domain(m.email COLLATE "C"), 'sms') AS domain,
-                o.template_id, o.sender, o.priority,
-                jsonb_build_object('_deadline', to_char(to_timestamp(least(t.expires_at, t.created_at + o.sent_within))
-                    AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,
-                jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', m.email)), 'words', w.words,
-                    'token', jsonb_build_object('purpose', o.purpose, 'action', t.action, 'secret', encode(t.secret, 'hex'),
-                        'key', o.key, 'url', o.url, 'code', CASE WHEN o.code THEN t.code END)) AS params,
-                w.misfit, w.lacking
-            FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
-            LEFT JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
-                ON a.number = t.account
-            JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
-                ON o.action = t.action AND o.fault IS NULL AND (t.account IS NULL OR lifecycle.token_fits(o.statuses, a.status))
-                    AND (o.languages IS NULL OR o.language = lifecycle.language_of(a.language, o.languages)),
-                LATERAL (SELECT coalesce(t.email, a.email) AS email) AS m,
-                LATERAL (
-                    SELECT coalesce(jsonb_object_agg(v.word, v.value), '{}') AS words,
-                        min('the word ' || v.word || ': ' || CASE WHEN v.value IS NULL THEN 'there is no value'
-                            ELSE submit_word(v.value, o.words -> v.word) END) AS misfit,
-                        -- a login that an account lacks is no fault of the template
-                        min(format('the word {{%s}} of its template has no value', v.word))
-                            FILTER (WHERE v.value IS NULL AND NOT (v.word = 'login' AND a.number IS NOT NULL)) AS lacking
-                    FROM (
-                        SELECT word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN m.email WHEN 'code' THEN t.code
-                            WHEN 'new_email' THEN coalesce(t.email, (SELECT n.email FROM lifecycle.tokens AS n
-                                WHERE n.account = t.account AND n.request = t.request AND n.email IS NOT NULL LIMIT 1))
-                            WHEN 'minutes' THEN ceil((CASE WHEN o.sent_within IS NOT NULL THEN o.seconds
-                                ELSE t.expires_at - extract(epoch FROM began) END) / 60)::text
-                            ELSE coalesce(t.data ->> word, a.words ->> word) END AS value
-                        FROM unnest(o.own) AS word OFFSET 0
-                    ) AS v
-                ) AS w
-            WHERE t.consumed_at IS NULL AND t.collected_at IS NULL
-                AND least(t.expires_at, t.created_at + o.sent_within) > present
-            OFFSET 0  -- each part is computed once
-        ) AS i, LATERAL (
-            SELECT CASE WHEN i.domain IS NOT NULL THEN i.lacking END AS lacks,
-                CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox'
-                    WHEN i.lacking IS NOT NULL THEN NULL
-                    WHEN i.misfit IS NULL AND octet_length((i.params -> 'words')::text) > 65536
-                        THEN 'the words are over 65536 octets' ELSE i.misfit END AS fault
-        ) AS j
-        OFFSET 0  -- and each judgement
-    ) AS e;
     granted := least(coalesce(cardinality(found.fitting), 0), most);
     IF wait IS NOT NULL THEN
         granted := 0;  -- the time is far away, and other tokens may expire until then

@@ -298,6 +298,7 @@ def test_a_bad_template_lets_the_tokens_of_its_action_wait(
     until(lambda: column(accounts, "SELECT recipient FROM pgmta.queue") == ["lost1@b.example"])
     put_template(accounts, "activation", good)
     until(lambda: fetch(accounts, MAILS) == (51,))
+    assert len(daemon.events("tokens wait")) == 1  # not for each batch
 
 
 def test_an_action_that_somebody_deleted_stops_no_mail(
@@ -362,6 +363,20 @@ def test_a_slow_budget_spaces_single_tokens(
     times = sorted(column(accounts, query))
     assert max(bisect_left(times, at + 1) - n for n, at in enumerate(times)) <= 5
     assert fetch(accounts, "SELECT max(expired) FROM collections") == (490,)
+
+
+def test_tokens_that_get_no_mail_take_none_of_a_slow_budget(accounts: psycopg.Connection) -> None:
+    """Nor the time of others: they rest together."""
+    accounts.execute("SELECT pgmta.budget_set('slow', 0.1)")
+    accounts.execute("UPDATE actions SET priority = 5 WHERE name = 'password_recovery'")
+    add_accounts(accounts, 50)
+    lacks = "{{link}} {{firstname}}"
+    bad = TemplateSource(sender="a@b.example", from_="a@b.example", subject="x", body=lacks)
+    put_template(accounts, "activation", bad)
+    add_accounts(accounts, 1, "lost", status="active")
+    accounts.execute("SELECT recover('lost1')")
+    assert collect(accounts, 100, budget="slow")[0] == 1
+    assert fetch(accounts, "SELECT count(fault) FROM waiting_tokens") == (50,)
 
 
 def test_the_month_ends_the_mail(accounts: psycopg.Connection) -> None:

@@ -159,7 +159,10 @@ async def delete(
                           err=as_json)  # fmt: skip
         if wait:
             await _stop_and_wait(table, tenant, name)
+        state, on_hold = await table.state(tenant, name), (await table.obstacles(campaign)).held
         number = await table.delete(campaign)
+    if on_hold:
+        print_line(f"still in the queue: {held(state, on_hold)}", err=True)
     if as_json:
         print_json({"recipients": number})
     else:

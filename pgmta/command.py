@@ -215,7 +215,7 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
             yield bar.update
         return
     done = 0
-    shown = time.monotonic()
+    shown = begun = time.monotonic()
 
     def advance(steps: int) -> None:
         nonlocal done, shown
@@ -225,6 +225,8 @@ def progress(label: str, length: int) -> Iterator[Callable[[int], None]]:
             print_line(f"{label}: {done} of {length}", err=True)
 
     yield advance
+    if shown != begun:
+        print_line(f"{label}: {done} of {length}", err=True)
 
 
 def print_line(text: str, *, err: bool = False) -> None:

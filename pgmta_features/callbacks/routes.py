@@ -6,7 +6,7 @@ import asyncio
 import hmac
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import psycopg
@@ -89,8 +89,9 @@ class CallbackRoutes:
 
     async def _challenge(self, request: web.Request) -> web.StreamResponse:
         """Answer the request by which a provider tries the URL. Raises HttpError."""
-        name = request.path.removeprefix(self._site.base).removeprefix(_PATH_PREFIX)
-        provider = self._providers.get(name.partition("/")[0])
+        path = request.path.removeprefix(self._site.base)
+        name, _, secret = path.removeprefix(_PATH_PREFIX).partition("/")
+        provider = self._providers.get(name)
         if provider is None:
             raise HttpError(404, "There is no such path.")
         challenge = provider.settings.challenge
@@ -98,7 +99,9 @@ class CallbackRoutes:
             raise HttpError(405, "Callbacks come by POST.", {"Allow": "POST"})
         token = request.query.get(challenge.token, "").encode("utf-8", "surrogateescape")
         text = request.query.get(challenge.answer, "")
-        if not hmac.compare_digest(token, challenge.key.octets):
+        # both are compared, so that the time tells nothing
+        proven = provider.prover.proves_header(_asked(request, "", secret))
+        if not (hmac.compare_digest(token, challenge.key.octets) and proven):
             raise self._unproven(name, self._site.client_of(request))
         if not (text.isascii() and 0 < len(text) <= _MAX_CHALLENGE_CHARACTERS):
             raise HttpError(400, "The URL has no text to answer, or a strange one.")
@@ -114,13 +117,11 @@ class CallbackRoutes:
         if provider is None:
             raise HttpError(404, "There is no such path.")
         _, mark, query = request.raw_path.partition("?")
-        headers = {field.lower(): value for field, value in request.headers.items()}
         url = f"{self._site.config.public.url}{path}{mark}{query}"
-        asked = CallbackRequest(url, secret, headers, b"")
+        asked = _asked(request, url, secret)
         if not provider.prover.proves_header(asked):
             raise self._unproven(name, client)
-        body = await self._body(request)
-        asked = CallbackRequest(url, secret, headers, body)
+        asked = replace(asked, body=await self._body(request))
         now = datetime.now(UTC)
         if not provider.prover.proves(asked, now.timestamp()):
             raise self._unproven(name, client)
@@ -169,6 +170,12 @@ class CallbackRoutes:
                  strange=read.strange, **{each: counts[each] for each in NoteOutcome})  # fmt: skip
         if counts[NoteOutcome.EARLY]:
             raise HttpError(503, "An outcome is not in the log yet.", {"Retry-After": "5"})
+
+
+def _asked(request: web.Request, url: str, secret: str) -> CallbackRequest:
+    """Return what proves a request, without its body."""
+    headers = {field.lower(): value for field, value in request.headers.items()}
+    return CallbackRequest(url, secret, headers, b"")
 
 
 CALLBACKS = WebPart(begin=CallbackRoutes, is_used=lambda config: bool(callbacks_of(config)))

@@ -17,7 +17,7 @@ BEGIN
         SELECT e.place, e.message, e.row_id, e.kind, e.code, e.sub_type, e.words,
             CASE e.kind WHEN 'bounced' THEN 'unknown_user' WHEN 'failed' THEN coalesce(nullif(e.class, ''), 'other') END AS class,
             least(greatest(coalesce(e.at, now()), a.started_at), now()) AS at,
-            a.ended_at, a.lease_token, a.event, a.recipient, a.tenant, a.metadata,
+            a.ended_at, a.lease_token, a.event, a.metadata,
             -- by the same snapshot as the log: the outcome comes with the end of the lease
             a.ended_at IS NULL AND EXISTS (
                 SELECT FROM queue AS q WHERE q.id = e.row_id AND q.message_id = e.message AND q.lease_until IS NOT NULL
@@ -25,12 +25,14 @@ BEGIN
         FROM unnest(messages, rows, kinds, classes, codes, sub_types, words, ats) WITH ORDINALITY
             AS e (message, row_id, kind, class, code, sub_type, words, at, place)
         LEFT JOIN LATERAL (
-            SELECT a.started_at, a.ended_at, a.lease_token, a.event, a.recipient, a.tenant, a.metadata FROM attempts AS a
+            SELECT a.started_at, a.ended_at, a.lease_token, a.event, a.recipient, a.domain, a.tenant, a.metadata FROM attempts AS a
             WHERE a.message_id = e.message AND a.row_id = e.row_id AND a.event IN ('delivered', 'unknown')
                 AND a.host = ANY (hosts) AND (tenants IS NULL OR a.tenant = ANY (tenants))
             ORDER BY a.ended_at DESC LIMIT 1
         ) AS a ON true
-        ORDER BY e.message, e.row_id, e.place  -- all lock in this order
+        -- all lock in this order: first addresses as suppressions_put() does, because triggers of the log suppress
+        ORDER BY mailbox_key(left(a.recipient, -length(split_part(a.recipient, '@', -1))) || a.domain),
+            a.tenant COLLATE "default", e.message, e.row_id, e.place
     LOOP
         IF event.ended_at IS NULL THEN
             IF event.early THEN outcomes[event.place] := 'early'; END IF;

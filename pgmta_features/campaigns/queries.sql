@@ -61,8 +61,9 @@ SELECT campaign_create(%(name)s, %(credential)s, %(template)s, %(tenant)s, %(sen
 
 -- name: campaign
 -- A campaign with its version of a template.
-SELECT c.id, c.name, c.tenant, c.scope, c.credential, c.template_id, c.opens::text, c.closes::text, c.days, c.zone,
-    c.zone_column, t.name AS template, t.version, t.sender, t.from_field, t.reply_to, t.subject, t.body, t.html, t.headers
+SELECT c.id, c.name, c.tenant, c.scope, c.credential, c.template_id, left(c.opens::text, 5) AS opens,
+    left(c.closes::text, 5) AS closes, c.days, c.zone, c.zone_column, c.sender AS reverse_path, t.name AS template, t.version,
+    t.sender, t.from_field, t.reply_to, t.subject, t.body, t.html, t.headers
 FROM campaigns AS c JOIN templates AS t ON t.id = c.template_id WHERE c.id = %(campaign)s
 
 -- name: zones
@@ -202,19 +203,27 @@ SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CA
         AND r.number > (SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = c.id)) AS later,
     ARRAY(SELECT concat('in ', w.zone, CASE WHEN w.opens_at = 'infinity' THEN ', a time zone that the server does not know'
                 ELSE to_char(w.opens_at, '", which begin at "YYYY-MM-DD HH24:MI:SSTZHTZM') END)
-        FROM (SELECT DISTINCT j.zone, CASE WHEN j.rest_at < 'infinity'
-                THEN (campaign_window(c, j.zone, greatest(j.rest_at, clock_timestamp()))).opens_at ELSE j.opens_at END AS opens_at, j.rest_at
+        FROM (SELECT DISTINCT j.zone, j.rest_at, CASE WHEN j.rest_at < 'infinity' THEN
+                (campaign_window(c, j.zone, greatest(j.rest_at, clock_timestamp()))).opens_at ELSE j.opens_at END AS opens_at
             FROM (SELECT o.opens_at, coalesce(o.zone, c.zone) AS zone,
                     CASE WHEN o.status = 'READY' AND o.pause IS NOT NULL THEN campaign_rest_at(o) END AS rest_at
                 FROM campaign_jobs AS o WHERE o.campaign_id = c.id AND o.status IN ('READY', 'ENQUEUED', 'SENDING')) AS j) AS w
         WHERE w.opens_at > greatest(clock_timestamp(), nullif(w.rest_at, 'infinity'))
         GROUP BY w.opens_at, w.zone ORDER BY w.opens_at, w.zone) AS hours,
-    rest.at IS NOT NULL AS parted, nullif(rest.at, 'infinity') AS rest_at,
+    rest.at IS NOT NULL AS parted, nullif(rest.at, 'infinity') AS rest_at, part.at AS rest_after, part.zone AS part_zone,
+    (SELECT count(*) FROM queue AS q WHERE q.status = 'HOLD' AND q.metadata ->> '_campaign' ^@ concat(c.id, '.')) AS held,
     m.message_id, m.recipient, m.words, m.next_attempt
 FROM campaigns AS c
 LEFT JOIN LATERAL (
     SELECT min(campaign_rest_at(j)) AS at FROM campaign_jobs AS j
     WHERE j.campaign_id = c.id AND j.status = 'READY' AND j.pause IS NOT NULL) AS rest ON true
+LEFT JOIN LATERAL (
+    -- the job of the first part that opens last
+    SELECT nullif(f.opens_at, 'infinity') + j.pause AS at, coalesce(f.zone, c.zone) AS zone
+    FROM campaign_jobs AS j JOIN campaign_jobs AS f ON f.campaign_id = j.campaign_id AND f.created_at = j.created_at
+    WHERE j.campaign_id = c.id AND j.status = 'READY' AND j.pause IS NOT NULL AND f.pause IS NULL AND f.first < j.first
+        AND f.status = 'READY' AND f.opens_at > clock_timestamp()
+    ORDER BY f.opens_at DESC LIMIT 1) AS part ON true
 LEFT JOIN credential_use AS u ON u.credential = c.credential AND u.campaign_id <> c.id
 LEFT JOIN campaigns AS o ON o.id = u.campaign_id
 LEFT JOIN budgets AS b ON b.key = 'credential:' || c.credential
@@ -229,7 +238,8 @@ WHERE c.id = %(campaign)s
 
 -- name: settings
 -- How a campaign was made; days are numbers, 1 for Monday.
-SELECT sender, scope, priority, visible_at, deadline, left(opens::text, 5) AS opens, left(closes::text, 5) AS closes, days, zone, zone_column
+SELECT sender, scope, priority, visible_at, deadline, left(opens::text, 5) AS opens, left(closes::text, 5) AS closes, days,
+    zone, zone_column
 FROM campaigns WHERE id = %(campaign)s
 
 -- name: recipient_by_address

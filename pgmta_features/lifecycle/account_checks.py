@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator
 from typing import Any
 
 from pgmta.command import age
 from pgmta.store.admin.examination import Examination
 from pgmta.store.queries import feature_queries
+from pgmta_features.lifecycle.config import PURPOSES
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
 
 _SQL = feature_queries("lifecycle")
@@ -35,8 +37,8 @@ class AccountChecks:
             yield error(
                 "accounts",
                 f"the bound table {row['table']} lacks what the binding names: {row['columns']}",
-                f"`queuectl lifecycle bind {row['table']} --create` with the present names; until "
-                "then activations fail",
+                f"`{_bind_again(row['bound'])}` with the present names; until then activations "
+                "fail",
             )
         for row in await self._ask("spent_budgets"):
             yield error(
@@ -61,7 +63,8 @@ class AccountChecks:
                 yield error(
                     "accounts",
                     f"{tokens}: no collector takes them",
-                    f"a queued that runs, with a collector for {action} in its queued.yaml",
+                    f"a queued that runs, with a collector for {action} in its queued.yaml"
+                    + ("" if action in PURPOSES else ", and a key of tokens.confirm"),
                 )
             elif (
                 row["taken"]
@@ -83,6 +86,19 @@ class AccountChecks:
             )
         if refused := (await self._ask("refused"))[0]["refused"]:
             yield warning("accounts", f"{refused} tokens of the last day can have no mail", _LINES)
+
+
+def _bind_again(bound: dict[str, Any]) -> str:
+    """Return the command that binds a table as it is bound."""
+    words = [bound["table"]]
+    for option in ("id", "email", "login", "status", "active", "confirmed", "blocked", "language"):
+        if option in bound:
+            words += [f"--{option}", bound[option]]
+    if meanings := bound.get("status_words"):
+        words += ["--status-words", ",".join(f"{word}={meanings[word]}" for word in meanings)]
+    if "words" in bound:
+        words += ["--words", ",".join(bound["words"])]
+    return f"queuectl lifecycle bind {shlex.join(words)} --create"
 
 
 async def checks(examination: Examination) -> dict[str, Check]:

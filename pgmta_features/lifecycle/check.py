@@ -6,13 +6,13 @@ from pathlib import Path
 
 import psycopg
 
-from pgmta.compose.token import KeyRings, Purpose
+from pgmta.compose.token import KeyRings
 from pgmta.config.loader import Problem, mistakes
 from pgmta.postgres import faults
 from pgmta.postgres.link import connect, unavailable
 from pgmta_features.lifecycle.collections import CollectorStatements
-from pgmta_features.lifecycle.config import PURPOSES, collectors_of, no_key
-from pgmta_features.lifecycle.outputs import options_of
+from pgmta_features.lifecycle.config import collectors_of
+from pgmta_features.lifecycle.outputs import options_of, unsigned
 from queued.config import QueuedConfig
 
 _MISSING = "the database has no schema lifecycle: run `queuectl lifecycle install`"
@@ -21,8 +21,9 @@ _MISSING = "the database has no schema lifecycle: run `queuectl lifecycle instal
 async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> list[Problem]:
     """Look for the schema lifecycle, and the actions of collectors; return what these lack.
 
-    That is their templates and keys: tokens of the action wait for them, and others go on. Raises
-    ConfigError with the mistakes, StoreUnavailable, psycopg.Error.
+    That is their rows, their keys, and templates of mail, which a printed token needs none of:
+    tokens of the action wait for them, and others go on. Raises ConfigError with the mistakes,
+    StoreUnavailable, psycopg.Error.
     """
     if not collectors_of(config):
         return []
@@ -39,10 +40,13 @@ async def check_collectors(path: Path, uri: str, config: QueuedConfig) -> list[P
             store.connection = connection
             key = "collectors", number
             try:
-                lacking += [(key, text) for text in await store.check(options_of(collector, keys))]
-                if collector.actions is None and not keys.rings[Purpose.CONFIRM]:
-                    others = await store.other_actions(list(PURPOSES))
-                    lacking += [((*key, "actions"), no_key(name)) for name in others[:1]]
+                found = await store.check(options_of(collector, keys))
+                if collector.output == "queue":
+                    lacking += [(key, text) for text in found]
+                others = await unsigned(collector, keys, store)
+                lacking += [((*key, "actions"), text) for text in others]
+            except psycopg.errors.InvalidParameterValue as error:  # somebody deleted an action
+                lacking.append((key, _reason(error)))
             except psycopg.Error as error:
                 if faults.outage(error):
                     raise

@@ -27,6 +27,7 @@ _EARLY_S = 0.01  # before the time of the budget: collect() makes the batch and 
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0  # before a new connection
 _CANCEL_MARGIN_S = 2.0  # to give up a statement before the claim of the collector ends
 _ASIDE_S = 60.0  # in which a token rests that the database refuses
+_SAID_S = 60.0  # in which a fault of a template is named once, though its tokens are tried again
 _BUDGET_AGE_S = 60.0  # afterwards a budget is asked again: an operator may change it
 
 OUTCOMES = ("collected", "refused", "expired", "set aside")
@@ -68,6 +69,7 @@ class CollectorLoop:
         self._patience = max(collector.healthcheck - _CANCEL_MARGIN_S, collector.healthcheck / 2)
         self._poll = min(_MAX_POLL_INTERVAL_S, collector.healthcheck / 4)
         self._pause = _FIRST_PAUSE_S
+        self._said: dict[str, float] = {}  # faults of templates, and when each was named
         self._log = log.bind(collector=collector.name)
         self.name = collector.name
         """As collections has it."""
@@ -169,8 +171,12 @@ class CollectorLoop:
             self._log.info("collected", tokens=batch.taken, reason=reason)
         for token, fault in batch.refused:
             self._log.warning("no mail", token=token, reason=fault)
+        now = time.monotonic()
+        self._said = {fault: at for fault, at in self._said.items() if now - at < _SAID_S}
         for number, fault in batch.aside:
-            self._log.warning("tokens wait", tokens=number, reason=fault)
+            if fault not in self._said:
+                self._said[fault] = now
+                self._log.warning("tokens wait", tokens=number, reason=fault)
         if batch.expired:
             self._log.warning("tokens expired before their mail was made", tokens=batch.expired)
         if batch.spent and not self.spent:

@@ -16,7 +16,7 @@ from pgmta.compose.token import KeyRings, Purpose
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta_features.lifecycle.collections import CollectorStatements, LeasedToken, TokenBatch
-from pgmta_features.lifecycle.config import PURPOSES, Collector, purpose_of
+from pgmta_features.lifecycle.config import PURPOSES, Collector, no_key, purpose_of
 
 _LEASE_S = 60.0  # in which a batch is printed
 
@@ -58,12 +58,11 @@ def options_of(collector: Collector, keys: KeyRings) -> dict[str, Any]:
     actions = {}
     for name in [*PURPOSES, "*"] if named is None else named:
         purpose = purpose_of(name)
-        # the database adds the names of actions that only it knows
-        page = purpose.path if name in (*PURPOSES, "*") else f"{purpose.path}/{name}"
+        # the database adds the name of the action to a URL of CONFIRM
         actions[name] = {
             "purpose": purpose,
             "key": keys.rings[purpose].signer,
-            "url": f"{collector.url}{page}",
+            "url": f"{collector.url}{purpose.path}",
         }
     return {"tenant": collector.tenant, "budget": collector.budget_key, "actions": actions}
 
@@ -92,8 +91,16 @@ class QueueOutput:
             found = await store.check(options_of(self._collector, self._keys()))
         except psycopg.errors.InvalidParameterValue as error:
             found = [faults.one_line(error)]
+        found += await unsigned(self._collector, self._keys(), store)
         for reason in found:
             log.warning("no mail of an action", reason=reason)
+
+
+async def unsigned(collector: Collector, keys: KeyRings, store: CollectorStatements) -> list[str]:
+    """Return the mistake of actions that only the database knows, if no key signs them."""
+    if collector.actions is not None or keys.rings[Purpose.CONFIRM]:
+        return []
+    return [no_key(name) for name in (await store.other_actions(list(PURPOSES)))[:1]]
 
 
 type Frame = Callable[[list[tuple[LeasedToken, str]]], tuple[str, list[tuple[int, str]]]]
@@ -150,6 +157,8 @@ class LineOutput:
     async def check(self, store: CollectorStatements) -> None:
         """Look whether accounts can be read."""
         await store.check({})
+        for reason in await unsigned(self._collector, self._keys(), store):
+            log.warning("an action is not printed", reason=reason)
 
     async def put(self, store: CollectorStatements, reason: str, limit: int) -> TokenBatch:
         """Print a batch."""

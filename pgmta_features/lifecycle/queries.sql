@@ -110,7 +110,7 @@ FROM (SELECT sum(refused) AS refused FROM lifecycle.collections WHERE began_at >
 
 -- name: lost_columns
 -- The bound table, if it or some of its columns have other names now, and these columns.
-SELECT i.bound ->> 'table' AS table, string_agg(w.name, ', ') AS columns
+SELECT i.bound ->> 'table' AS table, i.bound, string_agg(w.name, ', ') AS columns
 FROM lifecycle.installation AS i, LATERAL (
     SELECT value FROM jsonb_each_text(i.bound)
     WHERE key IN ('id', 'email', 'login', 'status', 'active', 'confirmed', 'blocked', 'language')
@@ -120,7 +120,7 @@ WHERE NOT EXISTS (
         JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     WHERE t.tgname = 'pgmta_account_inserted' AND a.attname = w.name
         AND concat(quote_ident(n.nspname), '.', quote_ident(c.relname)) = i.bound ->> 'table')
-GROUP BY 1
+GROUP BY i.bound
 
 -- name: backlog
 -- Tokens whose mail is not made, and the age of the oldest in seconds: the first of an action is.

@@ -272,6 +272,7 @@ class BudgetLine:
         if not found.number and delay > _MAX_WAIT_S and not self.label:
             for row in self.clear():
                 self._put_off(row, delay)
+            return _STATEMENT_PAUSE_S  # rows that come next go too, and take no slots of others
         early = wish.soonest + _STATEMENT_PAUSE_S
         if self._common:
             return max(_COMMON_PAUSE_S, min(delay - early, _MAX_WAIT_S))

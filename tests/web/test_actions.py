@@ -38,7 +38,7 @@ INSERT INTO lifecycle.actions (name, template, confirmed_by, calls, titles) VALU
 INSERT INTO lifecycle.actions (name, template, confirmed_by, calls, returns_to) VALUES
     ('new_address', 'plain', 'both', 'shop.take', 'https://shop.example/done');
 INSERT INTO lifecycle.actions (name, template, code, proof, returns_to) VALUES
-    ('magic_link', 'plain', true, true, '{RETURN}');
+    ('magic_link', 'coded', true, true, '{RETURN}');
 """
 
 
@@ -48,10 +48,11 @@ class Shop:
     def __init__(self, db: psycopg.Connection) -> None:
         self._db = db
         add_accounts(db, 3, status="active")
-        source = TemplateSource(
-            sender="s@a.example", from_="s@a.example", subject="", body="{{link}}"
-        )
-        put_template(db, "plain", source)
+        for name, body in {"plain": "{{link}}", "coded": "{{link}} {{code}}"}.items():
+            source = TemplateSource(
+                sender="s@a.example", from_="s@a.example", subject="", body=body
+            )
+            put_template(db, name, source)
         (owner,) = fetch(db, "SELECT nspowner::regrole::text FROM pg_namespace"
                              " WHERE nspname = 'lifecycle'")  # fmt: skip
         db.execute(f"SET ROLE {owner}; {SHOP}; RESET ROLE".encode())

@@ -72,6 +72,12 @@ SET LOCAL search_path = pgmta;
 """
 _RENEW_CLAIMS = f"UPDATE rules_version SET version = nextval('versions'); {NOTIFY}"  # noqa: S608 a constant
 """Empties each claim that was composed before a migration, and wakes idle workers."""
+_SEARCH_PATH = """
+SELECT substr(each, length('search_path=') + 1)
+FROM pg_db_role_setting, unnest(setconfig) AS each
+WHERE setrole = 0 AND each ^@ 'search_path='
+    AND setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 _OBJECTS = """
 SELECT pg_describe_object(classid, objid, objsubid) FROM pg_depend
 WHERE refclassid = 'pg_namespace'::regclass AND refobjid = to_regnamespace('pgmta')
@@ -121,6 +127,13 @@ def migrate(
             return _apply(db, cycles, warn, while_daemons_run)
     except psycopg.OperationalError as error:
         raise StoreUnavailable(blockers.named(uri, error)) from error
+
+
+def search_path(uri: str) -> str | None:
+    """Return the search_path of a database; None if it has none. Raises psycopg.Error."""
+    with psycopg.connect(writable(uri), application_name="pgmta migrate") as db:
+        found = db.execute(_SEARCH_PATH).fetchone()
+    return found[0] if found else None
 
 
 def _take_turn(db: psycopg.Connection, warn: Callable[[str], None]) -> None:

@@ -45,11 +45,17 @@ class Wanted:
         """
         return self._condition(parse(recipient=self.recipient, sender=self.sender), "q.", "id")
 
-    def in_log(self) -> str:
-        """Return the condition on rows `a` of attempts. Raises ValueError, which names the flag."""
-        addresses = Selection.every(
-            _address("recipient", self.recipient), _address("sender", self.sender)
-        )
+    def in_log(self, *, folded: bool = False) -> str:
+        """Return the condition on rows `a` of attempts: by index, or `folded`, which ignores case.
+
+        Raises ValueError, which names the flag.
+        """
+        addresses = (
+            parse(recipient=self.recipient, sender=self.sender) if folded
+            else Selection.every(
+                _address("recipient", self.recipient), _address("sender", self.sender)
+            )
+        )  # fmt: skip
         return self._condition(addresses & self.more, "a.", "row_id")
 
     def _condition(self, addresses: Selection, prefix: str, row_id: str) -> str:
@@ -78,13 +84,18 @@ async def find(
 ) -> list[dict[str, Any]]:
     """Return recipients of matching mail: those that wait first, each time the newest first.
 
-    The log is searched for `since` seconds back. At most `limit` of each kind are returned.
+    The log is searched for `since` seconds back: by index, and if nothing is found, in any case
+    of letters. At most `limit` of each kind are returned.
     Raises ValueError as `Wanted` does, psycopg.Error.
     """
     waiting = _SQL["waiting"].fill(where=bracketed(wanted.in_queue()), waits_for=waits_for())
     rows = await db.rows(waiting, {"limit": limit})
-    gone = _SQL["gone"].fill(where=bracketed(wanted.in_log()))
-    return rows + await db.rows(gone, {"limit": limit, "since": since})
+    for folded in (False, True):
+        gone = _SQL["gone"].fill(where=bracketed(wanted.in_log(folded=folded)))
+        rows += await db.rows(gone, {"limit": limit, "since": since})
+        if rows or not (wanted.recipient or wanted.sender):
+            break
+    return rows
 
 
 def _network(text: str) -> str:

@@ -45,5 +45,6 @@ def short_errors() -> Iterator[None]:
         psycopg.errors.CheckViolation,
     ) as error:
         parts = [error.diag.message_primary or faults.one_line(error)]
-        parts += [part for part in (error.diag.message_detail, error.diag.message_hint) if part]
-        raise PgmtaError("; ".join(part.rstrip(".") for part in parts)) from None
+        parts += [error.diag.message_detail] if error.diag.message_detail else []
+        hint = f". {error.diag.message_hint.rstrip('.')}" if error.diag.message_hint else ""
+        raise PgmtaError("; ".join(part.rstrip(".") for part in parts) + hint) from None

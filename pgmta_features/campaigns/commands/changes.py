@@ -39,7 +39,7 @@ async def template(
     """Give campaign NAME another TEMPLATE, or another version of it.
 
     After the start the rest gets it: mail that is not in the queue yet. It is refused if a
-    recipient lacks one of its words.
+    recipient lacks one of its words. A sender that `create` was not given is that of the template.
     """
     async with connected(database_of(config)) as db:
         with short_errors():
@@ -49,10 +49,12 @@ async def template(
                 compiled(found)
     row = found.row
     if as_json:
-        print_json({"template": row["template"], "version": row["version"], "unsent": unsent})
+        print_json({"template": row["template"], "version": row["version"], "unsent": unsent,
+                    "sender": row["reverse_path"]})  # fmt: skip
     else:
         print_line(f"{name} has template {row['template']} version {row['version']} now, for "
-                   f"{unsent:,} unsent recipients and what is tried again")  # fmt: skip
+                   f"{unsent:,} unsent recipients and what is tried again; "
+                   f"sender: {row['reverse_path'] or 'none'}")  # fmt: skip
 
 
 @command(json=True)

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 @click.option("--hours", metavar="FROM-TO", help="Begin its mail between these times alone, as "
               "09:00-17:30; 22:00-06:00 is over midnight.")  # fmt: skip
 @click.option("--days", metavar="DAYS", help="And on these days, as Mon-Fri.  [default: all]")
-@click.option("--zone", help="Time zone of hours and days, as Europe/Berlin.  [default: UTC]")
+@click.option("--zone", help="Time zone of hours and days, as Europe/Berlin, and of "
+              "--at and --deadline.  [default: UTC, and that of this host]")  # fmt: skip
 @click.option("--zone-column", metavar="NAME",
               help="Column of the list with the time zone of each recipient.")  # fmt: skip
 async def create(config: Path, name: str, tenant: str, at: str | None, deadline: str | None,
@@ -50,8 +51,8 @@ async def create(config: Path, name: str, tenant: str, at: str | None, deadline:
     is a missing tokens.unsubscribe_url, without which mail with a scope waits.
     """
     given = {
-        **options, "name": name, "tenant": tenant, "visible_at": read_begin(at),
-        "deadline": read_time(deadline, "--deadline"),
+        **options, "name": name, "tenant": tenant, "visible_at": read_begin(at, zone),
+        "deadline": read_time(deadline, "--deadline", zone=zone),
         "opens": None, "closes": None, "days": None, "zone": zone, "zone_column": zone_column,
     }  # fmt: skip
     if hours is not None:

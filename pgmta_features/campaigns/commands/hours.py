@@ -67,4 +67,4 @@ def hours_text(opens: str, closes: str, days: Sequence[int], zone: str) -> str:
         for run in runs
     ]  # fmt: skip
     every = len(days) == len(DAYS)
-    return f"{'' if every else ','.join(names) + ' '}{opens[:5]}-{closes[:5]} {zone}"
+    return f"{'' if every else ','.join(names) + ' '}{opens}-{closes} {zone}"

@@ -88,6 +88,7 @@ async def import_list(
     if as_json:
         form = given.form
         print_json({**counts, "encoding": form and form.encoding.name,
+                    "mixed": form and form.encoding.mixed,
                     "separator": form and form.separator, "columns": check.columns,
                     "left_out": check.left_out})  # fmt: skip
     else:
@@ -103,7 +104,10 @@ async def import_list(
 def _say_form(given: RecipientList, check: RowCheck) -> None:
     """Print how the list was read, so that a wrong guess is seen."""
     form = given.form
-    rows = [["encoding", form.encoding.name], ["separator", form.separator]] if form else []
+    rows = []
+    if form:
+        mixed = " (mixed)" if form.encoding.mixed else ""
+        rows = [["encoding", f"{form.encoding.name}{mixed}"], ["separator", form.separator]]
     columns = [word if word == column else f"{word} = {column!r}"
                for word, column in check.columns.items()]  # fmt: skip
     rows.append(["columns", ", ".join(columns)])

@@ -15,7 +15,7 @@ from pgmta.command import print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta_features.campaigns.campaign_table import CampaignTable
 from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
-from pgmta_features.campaigns.commands.waits import reasons
+from pgmta_features.campaigns.commands.waits import held, reasons
 from pgmta_features.rates.rate import rate_text, read_rate
 from queued.cli.options.progress_bar import progress_bar
 from queued.cli.options.queue_command import (
@@ -84,7 +84,8 @@ def _part(first: str | None, wait: str | None) -> tuple[Decimal | None, float | 
     if found[2]:
         part /= 100
     if part <= 0 or (found[2] and part >= 1) or (not found[2] and part % 1):
-        raise ConfigError([f"--first {first!r}: it is no part of the recipients"])
+        raise ConfigError([f"--first {first!r}: it is neither a number, as 200, nor a share above "
+                           "0% and below 100%"])  # fmt: skip
     return part, pause
 
 
@@ -98,7 +99,7 @@ async def stop(config: Path, name: str, tenant: str) -> None:
 
 
 _HALTED = click.option(
-    "--halted", is_flag=True, help="Go on, although bounces have halted it; they no longer count."
+    "--halted", is_flag=True, help="Go on, although bounces or failures have halted it."
 )
 
 
@@ -131,6 +132,9 @@ async def retry(config: Path, name: str, tenant: str, *, unknown: bool, halted: 
         suppressed = await table.suppressed(campaign=campaign, unknown=unknown)
         number = await table.retry(campaign, unknown=unknown, halted=halted)
         state = await table.state(tenant, name)
+        on_hold = (await table.obstacles(campaign)).held
+    if on_hold:
+        print_line(f"not tried again: {held(state, on_hold)}")
     if not number and state.done:
         more = f"; --unknown takes those with an unknown outcome, {state.unknown}"
         print_line(f"{name} is done: none failed{more if state.unknown else ''}")
@@ -155,7 +159,10 @@ async def delete(
                           err=as_json)  # fmt: skip
         if wait:
             await _stop_and_wait(table, tenant, name)
+        state, on_hold = await table.state(tenant, name), (await table.obstacles(campaign)).held
         number = await table.delete(campaign)
+    if on_hold:
+        print_line(f"still in the queue: {held(state, on_hold)}", err=True)
     if as_json:
         print_json({"recipients": number})
     else:

@@ -62,9 +62,9 @@ class CampaignRecipients:
 
     def params(self, recipient: str, words: dict[str, Any], number: int) -> dict[str, Any]:
         """Return the parameters of a recipient's message, as a worker feeds them to the queue."""
-        params: dict[str, Any] = {"to": [["", recipient]], "words": words}
-        if "recipient" in self.template.words:
-            params["words"] = {**words, "recipient": recipient}
+        words = {**words, "recipient": recipient}  # a list may have words that another template had
+        fitting = {word: words[word] for word in words if word in self.template.words}
+        params: dict[str, Any] = {"to": [["", recipient]], "words": fitting}
         if self.campaign.row["scope"] or "unsubscribe" in self.template.words:
             params["unsubscribe"] = {"campaign": self.id, "number": number}
         return params

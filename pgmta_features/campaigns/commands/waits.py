@@ -14,13 +14,27 @@ _SOON = timedelta(seconds=2)  # a shorter distance of two mails is no obstacle
 
 def reasons(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[str]:
     """Return what a campaign waits for, a sentence each; none if it moves or is done."""
+    found = _obstacles(state, obstacles, now)
+    if obstacles.held:
+        found.append(f"an operator: {held(state, obstacles.held)}")
+    return found
+
+
+def held(state: CampaignState, number: int) -> str:
+    """Return how much mail of a campaign is on hold, and the command that lists it."""
+    tenant = f" --tenant {shlex.quote(state.tenant)}" if state.tenant else ""
+    chosen = f"--status hold --metadata {shlex.quote(f'campaign={state.name}')}{tenant}"
+    return f"{number} of its mails on hold (`queuectl list {chosen}`)"
+
+
+def _obstacles(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[str]:
     name, command = shlex.quote(state.name), "queuectl campaign"
     if not state.jobs:
         if not state.recipients:
             return [f"recipients: `{command} import {name} FILE`"]
         return [f"its start: `{command} start {name}`"]
     if state.halted_at:
-        return [f"an operator, after too many bounces: `{command} resume {name} --halted`"]
+        return [f"an operator, because it is halted: `{command} resume {name} --halted`"]
     found = []
     if obstacles.later > 0:
         found.append(f"a further start, for {obstacles.later} recipients that were imported later: "
@@ -43,9 +57,11 @@ def _of_mail(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[
         found.append(f"its time, {instant(obstacles.visible_at)}")
     elif obstacles.first_part_keeps_back(now) or obstacles.hours:
         if obstacles.first_part_keeps_back(now):
-            when = obstacles.rest_at
-            found.append("its first part: the rest goes "
-                         + (f"at {instant(when)}" if when else "after it"))  # fmt: skip
+            when, after = obstacles.rest_at, obstacles.rest_after
+            goes = f"at {instant(when)}" if when else "after it"
+            if after:
+                goes += f", not before {instant(after)}, because of {obstacles.part_zone}"
+            found.append(f"its first part: the rest goes {goes}")
         found += [f"its hours {hours}" for hours in obstacles.hours[:_MAX_HOURS]]
         if (more := len(obstacles.hours) - _MAX_HOURS) > 0:
             found.append(f"its hours in {more} more time zones, later")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from encodings.aliases import aliases
 from typing import BinaryIO
@@ -31,6 +31,8 @@ class Encoding:
 
     name: str
     codec: str
+    mixed: bool = False
+    """Whether a file has characters of UTF-8, and octets that are not."""
 
     @property
     def errors(self) -> str:
@@ -82,7 +84,7 @@ def recognise(file: BinaryIO) -> Encoding:
             lone = len(text) - len(text.encode("utf-8", "ignore").decode())
             wrong += lone
             right += beyond - lone
-    return _WINDOWS_1252 if wrong > right else UTF_8
+    return replace(_WINDOWS_1252 if wrong > right else UTF_8, mixed=bool(wrong and right))
 
 
 def named(name: str) -> Encoding:
@@ -94,7 +96,7 @@ def named(name: str) -> Encoding:
         if not encoding.is_utf_16 and _ASCII.encode().decode(name, encoding.errors) != _ASCII:
             raise UnicodeError
     except LookupError:
-        known = [each.replace("_", "-") for each in aliases]
+        known = [each.replace("_", "-") for each in aliases if _is_of_text(each)]
         near = get_close_matches(name.lower().replace("_", "-"), known, 1)
         advice = f"did you mean {near[0]}?" if near else "utf-8, windows-1252 and utf-16 are some"
         raise ConfigError([f"--encoding {name}: it is unknown; {advice}"]) from None
@@ -102,6 +104,17 @@ def named(name: str) -> Encoding:
         reason = "a list has ASCII as it is, or is UTF-16"
         raise ConfigError([f"--encoding {name}: {reason}"]) from None
     return encoding
+
+
+def _is_of_text(name: str) -> bool:
+    """Return whether Python decodes texts by this codec: not those such as rot13."""
+    try:
+        b"a".decode(name)
+    except LookupError:
+        return False
+    except UnicodeError:
+        pass  # half a character
+    return True
 
 
 def utf_16_fault(file: BinaryIO, encoding: Encoding) -> str:

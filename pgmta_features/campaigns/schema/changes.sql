@@ -53,7 +53,10 @@ BEGIN
             'A new campaign with a list that has the words can send it.');
     END IF;
     mine := campaign_keep_unfed(owner);
-    UPDATE campaigns AS c SET template_id = found.id WHERE c.id = campaign;
+    -- a sender of its own stays
+    UPDATE campaigns AS c SET template_id = found.id,
+        sender = CASE c.sender WHEN t.sender THEN found.sender ELSE c.sender END
+    FROM templates AS t WHERE c.id = campaign AND t.id = c.template_id;
     INSERT INTO campaign_templates (campaign_id, first_message, template_id, reason)
     VALUES (campaign, next_message_id(), found.id, reason);
     PERFORM campaign_let_feed(owner, mine);
@@ -81,6 +84,8 @@ DECLARE
 BEGIN
     IF num_nonnulls(recipients, list) <> 1 THEN
         PERFORM submit_refuse('recipients', 'give either these, or the number of a list');
+    ELSIF recipients = '{}' THEN
+        PERFORM submit_refuse('recipients', 'give at least one');
     ELSIF list IS NOT NULL THEN
         SELECT l.first, l.last INTO first, last FROM campaign_lists AS l WHERE l.campaign_id = campaign AND l.number = list;
         IF first IS NULL THEN

@@ -17,10 +17,34 @@ CREATE FUNCTION campaign_is_due(job campaign_jobs, visible_at timestamptz, prese
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     RETURN coalesce(visible_at <= present, true) AND coalesce(job.opens_at <= present AND job.closes_at > present, true)
-        AND (job.pause IS NULL OR campaign_rest_at(job) <= present);
+        AND CASE WHEN job.pause IS NULL THEN true WHEN campaign_rest_at(job) > present THEN false
+            -- campaign_halt() may come a second later
+            ELSE campaign_first_failed(job) IS NULL END;
 END $$;
 COMMENT ON FUNCTION campaign_is_due IS
-    'Whether the time of a job has come: that of its campaign, its window, and the end of its pause.';
+    'Whether the time of a job has come: of its campaign, its window, and the end of its pause if its first part went well.';
+
+CREATE FUNCTION campaign_first_failed(job campaign_jobs) RETURNS text LANGUAGE plpgsql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    part record;
+    failed bigint;
+    others bigint;
+BEGIN
+    SELECT e.first, e.last INTO part FROM campaign_jobs AS e
+    WHERE e.campaign_id = job.campaign_id AND e.created_at = job.created_at ORDER BY e.first LIMIT 1;
+    failed := (SELECT count(*) FROM campaign_recipients AS r
+        WHERE r.campaign_id = job.campaign_id AND r.state = 'failed' AND r.number BETWEEN part.first AND part.last);
+    IF failed = 0 THEN RETURN NULL; END IF;
+    -- no more of them is read than decides
+    others := (SELECT count(*) FROM (
+        SELECT FROM campaign_recipients AS r WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN part.first AND part.last
+            AND r.state NOT IN ('invalid', 'failed')
+        LIMIT failed) AS o);
+    RETURN CASE WHEN others < failed THEN format('%s of %s mails of the first part failed', failed, failed + others) END;
+END $$;
+COMMENT ON FUNCTION campaign_first_failed IS
+    'Why the rest of a campaign must not follow its first part: more than half of it failed. Null if it may.';
 
 CREATE FUNCTION campaign_take(present timestamptz DEFAULT clock_timestamp()) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -71,6 +95,7 @@ DECLARE
         ORDER BY b.generation DESC LIMIT 1);  -- found before its dead versions
     most double precision := greatest(coalesce(ceil(rate * 2), 200), 2);  -- commits and round trips take a second of it
     hostname text := (SELECT s.hostname FROM submit_settings AS s);
+    words text[];
     room integer;
     scanned integer;
     picked record;
@@ -86,11 +111,11 @@ BEGIN
     -- separate statements, whose snapshots have what others committed under the lock: another template, or what they fed
     SELECT c.* INTO campaign FROM credential_use AS u JOIN campaigns AS c ON c.id = u.campaign_id
     WHERE u.credential = campaign_feed.credential;
-    -- mail in flight for long hangs, or its worker died: it keeps no other mail back. But a row waits for its time under
-    -- a lease, for most / rate; with the double of it the feed of such mail is slower than the rate
+    -- mail on hold keeps no other mail back, nor does mail in flight for long, which hangs, or whose worker died. But a row waits
+    -- for its time under a lease, for most / rate; with the double of it the feed of such mail is slower than the rate
     room := most - (
         SELECT count(*) FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
-        WHERE r.campaign_id = campaign.id AND r.state = 'queued' AND r.state IN ('queued', 'deferred')
+        WHERE r.campaign_id = campaign.id AND r.state = 'queued' AND r.state IN ('queued', 'deferred') AND q.status <> 'HOLD'
             AND coalesce(q.lease_since > present - make_interval(secs => coalesce(2 + 2 * most / rate, 2)), true));
     IF room <= 0 THEN
         more := true;
@@ -98,6 +123,7 @@ BEGIN
     END IF;
     room := least(room, 1000);
     SELECT t.* INTO template FROM templates AS t WHERE t.id = campaign.template_id;
+    words := ARRAY(SELECT jsonb_object_keys(template.words));
     FOR job IN
         SELECT j.* FROM campaign_jobs AS j WHERE j.campaign_id = campaign.id AND j.status IN ('ENQUEUED', 'SENDING')
             AND coalesce(j.closes_at > present, true)
@@ -141,8 +167,13 @@ BEGIN
                     AS p (number, suppressed)
                 WHERE r.campaign_id = campaign.id AND r.number = p.number AND r.state = ANY (job.takes)
                 RETURNING r.number, r.recipient, r.domain, r.message_id, jsonb_build_object('to',
-                    jsonb_build_array(jsonb_build_array('', r.recipient)), 'words', CASE WHEN template.words ? 'recipient'
-                        THEN r.params || jsonb_build_object('recipient', r.recipient) ELSE r.params END)
+                    jsonb_build_array(jsonb_build_array('', r.recipient)),
+                    -- a list may have words that another template had
+                    'words', CASE WHEN jsonb_typeof(r.params) <> 'object' THEN r.params
+                        WHEN r.params - words = '{}' THEN r.params
+                        ELSE r.params - ARRAY(SELECT jsonb_object_keys(r.params - words)) END
+                        || CASE WHEN template.words ? 'recipient' THEN jsonb_build_object('recipient', r.recipient)
+                            ELSE '{}' END)
                     || CASE WHEN campaign.scope <> '' OR template.words ? 'unsubscribe' THEN jsonb_build_object('unsubscribe',
                         jsonb_build_object('campaign', campaign.id, 'number', r.number)) ELSE '{}' END AS params
             )
@@ -168,8 +199,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION campaign_feed IS
     'Puts the next mail of a credential''s campaign into the queue: two seconds of its rate, at least two, or 200 without one, '
-    'less what waits there, or is in flight for at most 2 seconds and twice the time that the rate needs for as many. Mail, '
-    'marks and cursor are one commit. Returns how much, and whether more may follow.';
+    'less what waits there and is not on hold, or is in flight for at most 2 seconds and twice the time that the rate needs for '
+    'as many. Mail, marks and cursor are one commit. Returns how much, and whether more may follow.';
 
 CREATE FUNCTION campaign_metadata(campaign campaigns, rated boolean) RETURNS jsonb STABLE
 RETURN jsonb_strip_nulls(jsonb_build_object('campaign', campaign.name, 'credential', campaign.credential,
@@ -327,7 +358,8 @@ BEGIN
         UPDATE campaign_recipients AS r SET state = 'queued'
         WHERE r.campaign_id = job.campaign_id AND r.number BETWEEN job.first AND job.last AND r.state = 'deferred'
             AND (job.zone IS NULL OR r.zone = job.zone)
-            AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id AND q.status = 'QUEUED');
+            -- mail that was tried stays deferred, which leaves the room of the feed to others
+            AND EXISTS (SELECT FROM queue AS q WHERE q.message_id = r.message_id AND q.status = 'QUEUED' AND q.attempts = 0);
         IF job.opens_at > present THEN
             PERFORM campaign_park(job.campaign_id, job.first, job.last, job.zone, job.opens_at, present);
         END IF;
@@ -385,7 +417,12 @@ BEGIN
         SELECT c.id, found.reason FROM campaigns AS c, LATERAL (
             -- the share may also rise because answers are taken back by a retry
             SELECT coalesce(
-                (SELECT a.reason FROM campaign_alarms AS a WHERE a.campaign_id = c.id), campaign_excess(c.id)) AS reason
+                (SELECT a.reason FROM campaign_alarms AS a WHERE a.campaign_id = c.id), campaign_excess(c.id),
+                (SELECT max(campaign_first_failed(r::campaign_jobs)) FROM (
+                    SELECT DISTINCT ON (j.created_at) j.* FROM campaign_jobs AS j
+                    WHERE j.campaign_id = c.id AND j.status = 'READY' AND j.pause IS NOT NULL) AS r
+                    -- while a retry feeds the first part again, its former failures say nothing
+                    WHERE campaign_rest_at(r::campaign_jobs) < 'infinity')) AS reason
             OFFSET 0) AS found
         -- only jobs that run, because sums of the others would cost time
         WHERE c.halted_at IS NULL AND c.id = ANY (ARRAY(SELECT j.campaign_id FROM campaign_jobs AS j WHERE j.status <> 'LOGGED'))
@@ -403,8 +440,8 @@ BEGIN
     RETURN halted;
 END $$;
 COMMENT ON FUNCTION campaign_halt IS
-    'Stops campaigns with more than 10 hard bounces that were more than 10 % of the answers in any commit, and '
-    'returns how many.';
+    'Stops campaigns with more than 10 hard bounces that were more than 10 % of the answers in any commit, or whose first '
+    'part failed by more than half, and returns how many.';
 
 CREATE FUNCTION campaign_path(metadata jsonb) RETURNS bigint[] IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN metadata ->> '_campaign' ~ '^[0-9]{1,18}[.][0-9]{1,9}[.][0-9]{1,18}$'

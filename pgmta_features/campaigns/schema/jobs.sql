@@ -43,7 +43,7 @@ COMMENT ON COLUMN campaign_jobs.again_from IS
     'Ids of mail from here on are of the last retry, which takes a failed or unknown recipient once.';
 COMMENT ON COLUMN campaign_jobs.zone IS 'It has the recipients of its range in this time zone; null: all of them.';
 COMMENT ON COLUMN campaign_jobs.pause IS
-    'It begins when the first part of the same start has been fed for so long; null: it has begun, or is of that part.';
+    'It begins this long after the first part of its start was fed; null: it has begun, or is of that part.';
 COMMENT ON COLUMN campaign_jobs.opens_at IS 'Its mail begins from this time on: its window, or the next one; null: at any time.';
 COMMENT ON COLUMN campaign_jobs.closes_at IS 'And before this one.';
 COMMENT ON COLUMN campaign_jobs.status IS
@@ -179,7 +179,7 @@ END $$;
 COMMENT ON FUNCTION campaign_start IS
     'Makes the jobs of a campaign, for its recipients without one, and returns their ids. `rate`, in mails per second, '
     'becomes that of its credential. Several jobs share the rate. With `part`, a share below 1 or a number, so many recipients '
-    'get their mail first, and the others when all of these were fed for `pause`. Each time zone of recipients has a job.';
+    'get their mail first, and the others `pause` after all of these were fed. Each time zone of recipients has a job.';
 
 CREATE FUNCTION campaign_refuse_halted(found campaigns) RETURNS void LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
@@ -232,11 +232,15 @@ CREATE FUNCTION campaign_resume(campaign bigint, halted boolean DEFAULT false) R
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM campaign_clear_halt(campaign, halted);
+    IF halted THEN
+        UPDATE campaign_jobs AS j SET pause = NULL
+        WHERE j.campaign_id = campaign AND j.pause IS NOT NULL AND campaign_first_failed(j) IS NOT NULL;
+    END IF;
     RETURN campaign_again(ARRAY(SELECT j.id FROM campaign_jobs AS j WHERE j.campaign_id = campaign), '{unsent}');
 END $$;
 COMMENT ON FUNCTION campaign_resume IS
     'Goes on with the stopped jobs of a campaign, and returns how many: recipients that are unsent. With `halted` also of one '
-    'that was halted, and the bounces until now no longer count.';
+    'that was halted: the bounces until now no longer count, and the rest waits no longer for a first part that failed.';
 
 CREATE FUNCTION campaign_retry(campaign bigint, "unknown" boolean DEFAULT false, halted boolean DEFAULT false)
 RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$

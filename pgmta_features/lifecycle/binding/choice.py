@@ -152,6 +152,8 @@ def _status(table: Table, wish: Wish) -> Status:
     if len(flags) != 1:
         found = [each.name for each in table.columns if each.is_boolean]
         among = f"; its booleans: {', '.join(found)}" if found and not flags else ""
+        if flags:
+            among = f", not by {' and '.join(flags)}"
         raise ConfigError([
             f"name the column of the status by one of {', '.join(given)}{among}"
         ])  # fmt: skip

@@ -47,7 +47,7 @@ GRANT EXECUTE ON FUNCTION @place@.pgmta_activate(text, text, jsonb) TO pgmta_bin
 
 -- name: apart
 
-SELECT lifecycle.binding_role_redeems();  -- functions of actions are of another role, too
+SELECT lifecycle.binding_role_redeems(@owner_name@);  -- functions of actions are of that role, too
 GRANT USAGE ON SCHEMA pgmta TO pgmta_binding;
 -- who owns functions may create some; this code may not use the schema, so that it can't alter them
 GRANT CREATE ON SCHEMA lifecycle_bound TO pgmta_binding;

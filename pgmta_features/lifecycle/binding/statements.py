@@ -143,6 +143,7 @@ def _values(choice: Choice) -> dict[str, str]:
         "language": f"u.{choice.language.sql}::text" if choice.language else "NULL::text",
         "words": f"jsonb_build_object({words})" if words else "NULL::jsonb",
         "named": _named(choice), "owner": table.owner_sql,
+        "owner_name": literal(table.owner),
         "called": ", ".join(f"lifecycle.{name}" for name in _CALLED),
     }  # fmt: skip
     values["quote"] = _quote("".join(values.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def read_table(db: psycopg.Connection[Any], name: str) -> Table:
     if not found:
         raise ConfigError([_no_table(db, name, schema, relation)])
     if len(found) > 1:
-        names = ", ".join(row["sql"] for row in found)
+        names = ", ".join(shlex.quote(row["sql"]) for row in found)
         raise ConfigError([f"{name} may be one of {names}: name it with its schema"])
     (row,) = found
     columns = [Column(**each) for each in row.pop("columns") or []]
@@ -158,7 +159,8 @@ def read_table(db: psycopg.Connection[Any], name: str) -> Table:
 
 
 def _parts(db: psycopg.Connection[Any], name: str) -> list[str]:
-    wrong = ConfigError([f"{name!r} is no name of a table: write TABLE or SCHEMA.TABLE"])
+    wrong = ConfigError([f"{name!r} is no name of a table: write TABLE or SCHEMA.TABLE, and one "
+                         "with blanks or signs as '\"Shop Users\"'"])  # fmt: skip
     try:
         with db.transaction():
             ((parts,),) = db.execute("SELECT parse_ident(%s)", [name]).fetchall()
@@ -172,16 +174,23 @@ def _parts(db: psycopg.Connection[Any], name: str) -> list[str]:
 def _no_table(db: psycopg.Connection[Any], name: str, schema: str | None, relation: str) -> str:
     """Return why a name is that of no table, with a name that is near, or the tables."""
     of_others = db.execute(
-        "SELECT format('%%I.%%I', n.nspname, c.relname) FROM pg_class AS c JOIN pg_namespace AS n"
+        "SELECT format('%%I.%%I', n.nspname, c.relname), n.nspname = 'pgmta' AND NOT EXISTS"
+        " (SELECT FROM pgmta.rights AS r WHERE r.object = c.relname)"
+        " FROM pg_class AS c JOIN pg_namespace AS n"
         " ON n.oid = c.relnamespace WHERE lower(c.relname) = lower(%s)"
         " AND lower(n.nspname) = lower(coalesce(%s, n.nspname)) AND c.relkind IN ('r', 'p', 'v')"
         " ORDER BY 1 LIMIT 1",
         [relation, schema],
     ).fetchone()
+    if of_others and of_others[1]:
+        return (
+            f"{of_others[0]} came into schema pgmta by a search_path: "
+            f"ALTER TABLE {of_others[0]} SET SCHEMA public;"
+        )
     if of_others:
         return f"{of_others[0]} belongs to pgmta or PostgreSQL: name a table of your application"
     rows = db.execute(
-        "SELECT format('%I.%I', n.nspname, c.relname), c.relname FROM pg_class AS c"
+        "SELECT format('%I.%I', n.nspname, c.relname), quote_ident(c.relname) FROM pg_class AS c"
         " JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p')"
         " AND NOT c.relispartition AND n.nspname !~"
         " '^(pg_|information_schema$|pgmta$|lifecycle)' ORDER BY 1 LIMIT 1000"
@@ -191,6 +200,6 @@ def _no_table(db: psycopg.Connection[Any], name: str, schema: str | None, relati
     advice = hint(name, [each for row in rows for each in row])
     if not advice.startswith("did you mean"):
         more = len(rows) - _MAX_SHOWN_TABLES
-        advice = f"there is {', '.join(full for full, _ in rows[:_MAX_SHOWN_TABLES])}"
+        advice = f"there is {', '.join(shlex.quote(full) for full, _ in rows[:_MAX_SHOWN_TABLES])}"
         advice += f", and {more} more" if more > 0 else ""
     return f"there is no table {name}; {advice}"

@@ -76,6 +76,17 @@ CREATE TRIGGER accounts_changed AFTER UPDATE ON accounts FOR EACH ROW
     WHEN (OLD.status <> NEW.status OR OLD.email <> NEW.email) EXECUTE FUNCTION accounts_changed();
 COMMENT ON TRIGGER accounts_changed ON accounts IS 'Mail that became wrong is withdrawn, and links to an earlier mailbox end.';
 
+CREATE FUNCTION accounts_deleted() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM proofs AS p USING gone AS g WHERE p.account = g.id;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION accounts_deleted IS 'Deletes the proofs of accounts. Their tokens go by a foreign key.';
+CREATE TRIGGER accounts_deleted AFTER DELETE ON accounts REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION accounts_deleted();
+COMMENT ON TRIGGER accounts_deleted ON accounts IS 'An id that is used again gets no proof of another account.';
+
 CREATE FUNCTION truncate_refused() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'TRUNCATE would leave mail about tokens in the queue' USING

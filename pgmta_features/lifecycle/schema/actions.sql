@@ -1,30 +1,23 @@
 -- Actions: what a token is for, what its mail is, and what it does when it comes back.
 
 CREATE TABLE actions (
-    name text PRIMARY KEY CONSTRAINT actions_name CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$' COLLATE "C"),
+    name text PRIMARY KEY,
     template text NOT NULL,
-    priority smallint NOT NULL DEFAULT 4 CONSTRAINT actions_priority CHECK (priority BETWEEN 0 AND 9),
-    expiry interval NOT NULL DEFAULT '15 minutes' CONSTRAINT actions_expiry
-        CHECK (expiry BETWEEN '1 second' AND '366 days'),
-    expiry_from text NOT NULL DEFAULT 'insert' CONSTRAINT actions_expiry_from CHECK (expiry_from IN ('insert', 'delivery')),
-    confirmed_by text NOT NULL DEFAULT 'account'
-        CONSTRAINT actions_confirmed_by CHECK (confirmed_by IN ('account', 'email', 'both')),
-    statuses text[] NOT NULL DEFAULT '{active}' CONSTRAINT actions_statuses CHECK (
-        statuses <@ '{provisioned,active,suspended}' AND cardinality(statuses) > 0),
+    priority smallint NOT NULL DEFAULT 4,
+    expiry interval NOT NULL DEFAULT '15 minutes',
+    expiry_from text NOT NULL DEFAULT 'insert',
+    confirmed_by text NOT NULL DEFAULT 'account',
+    statuses text[] NOT NULL DEFAULT '{active}',
     code boolean NOT NULL DEFAULT false,
     proof boolean NOT NULL DEFAULT false,
     calls text,
     asker text,
-    every interval NOT NULL DEFAULT '1 minute' CONSTRAINT actions_every CHECK (every >= '0'),
+    every interval NOT NULL DEFAULT '1 minute',
     url text,
     returns_to text,
     seconds bigint NOT NULL GENERATED ALWAYS AS (ceil(extract(epoch FROM expiry))::bigint) STORED,
     sent_within bigint GENERATED ALWAYS AS (CASE expiry_from WHEN 'delivery' THEN 432000 END) STORED,
-    titles jsonb CONSTRAINT actions_titles CHECK (jsonb_typeof(titles) = 'object'),
-    -- a proof says who has the mailbox of an account
-    CONSTRAINT actions_proof CHECK (NOT proof OR confirmed_by = 'account'),
-    CONSTRAINT actions_activation CHECK (
-        name <> 'activation' OR confirmed_by = 'account' AND statuses = '{provisioned}')
+    titles jsonb
 );
 COMMENT ON TABLE actions IS 'What tokens are for. The owner of the schema writes these rows.';
 COMMENT ON COLUMN actions.name IS 'As tokens.action, and in the path of its page.';
@@ -50,17 +43,6 @@ COMMENT ON COLUMN actions.seconds IS 'The expiry in seconds.';
 COMMENT ON COLUMN actions.sent_within IS
     'For so many seconds its mail is tried, before the expiry begins; null: the expiry bounds it.';
 COMMENT ON COLUMN actions.titles IS 'Heading of the page of queued web, by language: {"en": "Delete your account"}.';
-COMMENT ON CONSTRAINT actions_name ON actions IS 'A word of a path.';
-COMMENT ON CONSTRAINT actions_priority ON actions IS 'As that of mail.';
-COMMENT ON CONSTRAINT actions_expiry ON actions IS 'From a second to a year.';
-COMMENT ON CONSTRAINT actions_expiry_from ON actions IS 'insert or delivery.';
-COMMENT ON CONSTRAINT actions_confirmed_by ON actions IS 'account, email or both.';
-COMMENT ON CONSTRAINT actions_statuses ON actions IS 'provisioned, active and suspended.';
-COMMENT ON CONSTRAINT actions_every ON actions IS '0 for no limit.';
-COMMENT ON CONSTRAINT actions_titles ON actions IS 'An object.';
-COMMENT ON CONSTRAINT actions_proof ON actions IS 'A proof needs confirmed_by account.';
-COMMENT ON CONSTRAINT actions_activation ON actions IS
-    'Triggers make its tokens, for provisioned accounts and without an address.';
 
 -- before the trigger, which would ask for their templates
 INSERT INTO actions (name, template, priority, statuses, code, proof) VALUES
@@ -79,7 +61,8 @@ COMMENT ON FUNCTION action_words IS
 CREATE FUNCTION action_refuse(name text, column_name text, why text, hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    why := format('action %s, column %s: %s', coalesce(to_json(left(name, 100))::text, 'null'), column_name, why);
+    why := format('action %s%s: %s', coalesce(to_json(left(name, 100))::text, 'null'),
+        ', column ' || nullif(column_name, ''), why);
     IF hint IS NULL THEN  -- an option of RAISE can't be null
         RAISE EXCEPTION '%', why USING
             ERRCODE = 'invalid_parameter_value', SCHEMA = 'lifecycle', TABLE = 'actions', COLUMN = column_name;
@@ -87,7 +70,7 @@ BEGIN
     RAISE EXCEPTION '%', why USING
         ERRCODE = 'invalid_parameter_value', SCHEMA = 'lifecycle', TABLE = 'actions', COLUMN = column_name, HINT = hint;
 END $$;
-COMMENT ON FUNCTION action_refuse IS 'Raises the error of a row of actions.';
+COMMENT ON FUNCTION action_refuse IS 'Raises the error of a row of actions, or of a question about one: column_name is empty.';
 
 CREATE FUNCTION action_unknown(name text) RETURNS void LANGUAGE plpgsql SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 DECLARE
@@ -108,7 +91,7 @@ DECLARE
     known text[];
     bad record;
 BEGIN
-    -- as the constraints of the table, which name no column
+    -- no CHECK of the table, which would name no column
     SELECT g.place, g.word, g.words INTO bad FROM (
         VALUES ('confirmed_by', NEW.confirmed_by, '{account,email,both}'::text[]),
             ('expiry_from', NEW.expiry_from, '{insert,delivery}')
@@ -128,7 +111,11 @@ BEGIN
         ('expiry', NEW.expiry NOT BETWEEN '1 second' AND '366 days', format('%s is not from a second to a year', NEW.expiry)),
         ('every', NEW.every < '0', format('%s is less than 0', NEW.every)),
         ('statuses', NEW.statuses = '{}', 'it is empty'),
+        -- triggers make these tokens, for new accounts and without an address
+        ('statuses', NEW.name = 'activation' AND NEW.statuses <> '{provisioned}', 'activation has {provisioned}'),
+        ('confirmed_by', NEW.name = 'activation' AND NEW.confirmed_by <> 'account', 'activation has account'),
         ('titles', jsonb_typeof(NEW.titles) <> 'object', 'it is no object such as {"en": "Join the team"}'),
+        -- a proof says who has the mailbox of an account
         ('proof', NEW.proof AND NEW.confirmed_by <> 'account', 'a proof needs confirmed_by account')
     ) AS g (place, wrong, why) WHERE g.wrong LIMIT 1;
     IF FOUND THEN PERFORM action_refuse(NEW.name, bad.place, bad.why); END IF;
@@ -137,7 +124,7 @@ BEGIN
     END IF;
     IF words IS NULL THEN
         known := ARRAY(SELECT DISTINCT t.name FROM pgmta.templates AS t ORDER BY t.name);
-        PERFORM action_refuse(NEW.name, 'template', format('there is no template %s', to_json(left(NEW.template, 100))),
+        PERFORM action_refuse(NEW.name, 'template', format('there is no template %s', coalesce(to_json(left(NEW.template, 100))::text, 'null')),
             CASE WHEN known = '{}' THEN 'There is no template yet: `queuectl template put` stores one.'
                 ELSE coalesce('Did you mean ' || pgmta.nearest_word(NEW.template, known) || '?',
                     'There is ' || array_to_string(known[:10], ', ') || '.') END);
@@ -148,9 +135,11 @@ BEGIN
     ELSIF words ? 'new_email' AND NEW.confirmed_by = 'account' THEN
         PERFORM action_refuse(NEW.name, 'confirmed_by', format('%s has the word {{new_email}}', to_json(NEW.template)),
             'Set confirmed_by to email or both.');
+    ELSIF NEW.code AND NOT words ? 'code' THEN
+        PERFORM action_refuse(NEW.name, 'code', format('%s has no {{code}}', to_json(NEW.template)), 'Set code to false.');
     END IF;
     IF NEW.calls IS NOT NULL THEN
-        fault := (SELECT f.fault FROM calls_found(NEW.calls) AS f);
+        fault := (SELECT f.fault FROM calls_found(NEW.calls, NEW.name) AS f);
         IF fault IS NOT NULL THEN PERFORM action_refuse(NEW.name, 'calls', fault); END IF;
     END IF;
     IF to_regrole(quote_ident(NEW.asker)) IS NULL AND NEW.asker IS NOT NULL THEN

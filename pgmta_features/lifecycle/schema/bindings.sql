@@ -14,8 +14,7 @@ BEGIN
     DELETE FROM holders AS h WHERE h.id = account_inserted.id;
     IF account_inserted.status NOT IN ('provisioned', 'inactive') THEN RETURN; END IF;
     INSERT INTO holders (id, fresh) VALUES (account_inserted.id, true) RETURNING number INTO new;
-    INSERT INTO tokens (action, account) SELECT a.name, new FROM actions AS a
-    WHERE a.name = 'activation' AND 'provisioned' = ANY (a.statuses);
+    INSERT INTO tokens (action, account) SELECT a.name, new FROM actions AS a WHERE a.name = 'activation';
 END $$;
 COMMENT ON FUNCTION account_inserted IS
     'For the trigger of a bound table: makes the activation of a new account. An earlier one with this id is forgotten with '
@@ -83,7 +82,38 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION path_unchanged IS 'Raises an error if search_path is no longer what it was.';
 
-CREATE FUNCTION calls_found(calls text, OUT ours boolean, OUT fault text) LANGUAGE plpgsql STABLE
+CREATE FUNCTION settings_now() RETURNS jsonb LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT jsonb_object_agg(s.name, s.setting) FROM pg_settings AS s WHERE s.context IN ('user', 'superuser')
+        AND s.name <> 'search_path'
+$$;
+COMMENT ON FUNCTION settings_now IS 'The settings of the session, by name, without search_path.';
+
+CREATE FUNCTION settings_restore(settings jsonb) RETURNS void LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT set_config(w.name, w.setting, false)
+    FROM jsonb_each_text(lifecycle.settings_now()) AS n (name, setting)
+        JOIN jsonb_each_text(settings) AS w (name, setting) ON w.name = n.name AND w.setting <> n.setting
+$$;
+COMMENT ON FUNCTION settings_restore IS
+    'Gives the session these settings again, so that the next client of its connection has them.';
+
+CREATE FUNCTION binding_role_has(role oid) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT min(format('%s of %s', pg_describe_object(d.classid, d.objid, 0), o.owner::regrole))
+    FROM pg_shdepend AS d, LATERAL (
+        SELECT CASE WHEN d.deptype = 'o' THEN d.refobjid
+            ELSE coalesce((SELECT p.proowner FROM pg_proc AS p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid),
+                (SELECT c.relowner FROM pg_class AS c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid)) END
+    ) AS o (owner)
+    WHERE d.refclassid = 'pg_authid'::regclass AND d.refobjid = to_regrole('pgmta_binding') AND d.deptype IN ('o', 'a')
+        AND d.dbid = (SELECT b.oid FROM pg_database AS b WHERE b.datname = current_database())
+        AND o.owner NOT IN (role, (SELECT n.nspowner FROM pg_namespace AS n WHERE n.nspname = 'lifecycle'))
+        AND NOT EXISTS (SELECT FROM pg_proc AS p
+            WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid AND p.pronamespace = 'lifecycle_bound'::regnamespace)
+$$;
+COMMENT ON FUNCTION binding_role_has IS
+    'Something that pgmta_binding owns beside our functions, or was granted by another role than this one; null: nothing. '
+    'Code of one role could use it against another.';
+
+CREATE FUNCTION calls_found(calls text, action text DEFAULT NULL, OUT ours boolean, OUT fault text) LANGUAGE plpgsql STABLE
     SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     parts text[] := CASE WHEN calls ~ '^("([^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)[.]("([^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)$'
@@ -91,17 +121,22 @@ DECLARE
     owner oid := (SELECT n.nspowner FROM pg_namespace AS n WHERE n.nspname = 'lifecycle');
     known text[];
     function record;
+    other record;
+    has text;
 BEGIN
     IF parts IS NULL THEN
         fault := format('%s is no name of a function with its schema', to_json(left(calls, 100)));
         RETURN;
     END IF;
     SELECT p.prorettype = 'boolean'::regtype AND NOT p.proretset AND p.prokind = 'f' AS fits, p.prosecdef AS as_owner,
-        p.proowner = owner AS of_owner, f.rolname AS role,
+        p.proowner = owner AS of_owner, f.oid AS role_id, f.rolname AS role,
         f.rolsuper OR pg_has_role(f.oid, owner, 'MEMBER') AS powerful,
         -- nobody else may put another function in its place, which would run with the rights of the owner
         p.proowner = owner AND (n.nspowner = owner OR r.rolsuper OR r.rolname = 'pg_database_owner'
             AND owner = (SELECT d.datdba FROM pg_database AS d WHERE d.datname = current_database())) AS ours,
+        (SELECT min(format('%I.%I(%s)', n.nspname, o.proname, oidvectortypes(o.proargtypes))) FROM pg_proc AS o
+            WHERE o.pronamespace = n.oid AND o.proname = p.proname AND o.pronargs - o.pronargdefaults <= 3
+                AND oidvectortypes(o.proargtypes) LIKE 'text, text, jsonb, %') AS twin,
         (SELECT string_agg(g.command, ' ') FROM (VALUES
             (format('GRANT USAGE ON SCHEMA %I TO pgmta_binding;', n.nspname),
                 has_schema_privilege(b.oid, n.oid, 'USAGE')),
@@ -124,19 +159,48 @@ BEGIN
     END IF;
     ours := function.ours;
     fault := CASE WHEN NOT function.fits THEN format('%s(text, text, jsonb) does not return one boolean', calls)
+        WHEN function.twin IS NOT NULL THEN format('a call with three arguments may mean %s too', function.twin)
         WHEN ours THEN NULL
         WHEN function.of_owner THEN format('the schema of %s has to belong to %s, who runs it', calls, owner::regrole)
         WHEN function.powerful
             THEN format('%s belongs to %I, who has the rights of %s too', calls, function.role, owner::regrole)
         WHEN NOT function.as_owner THEN format('%s has no SECURITY DEFINER, so it would not run as %I', calls, function.role)
-        WHEN NOT function.prepared THEN
+        END;
+    IF ours OR fault IS NOT NULL THEN RETURN; END IF;
+    -- Its owner may take SECURITY DEFINER away between this look and the call. So pgmta_binding has no rights to what is of
+    -- further roles.
+    SELECT i.bound ->> 'table' AS table, c.relowner INTO other
+    FROM lifecycle.installation AS i, LATERAL (SELECT parse_ident(i.bound ->> 'table') AS parts) AS t
+        LEFT JOIN pg_namespace AS n ON n.nspname = t.parts[1]
+        LEFT JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.parts[2]
+    WHERE (i.bound ->> 'apart')::boolean;
+    IF FOUND THEN
+        fault := format('%s belongs to %I, and not to the owner of %s, which is bound', calls, function.role, other.table)
+        WHERE function.role_id IS DISTINCT FROM other.relowner;
+    ELSE
+        SELECT a.name, p.proowner INTO other
+        FROM lifecycle.actions AS a, LATERAL (SELECT parse_ident(a.calls) AS parts) AS t
+            JOIN pg_namespace AS n ON n.nspname = t.parts[1]
+            JOIN pg_proc AS p ON p.pronamespace = n.oid AND p.proname = t.parts[2]
+        WHERE a.name IS DISTINCT FROM calls_found.action AND oidvectortypes(p.proargtypes) = 'text, text, jsonb'
+            AND p.proowner NOT IN (owner, function.role_id)
+        ORDER BY a.name LIMIT 1;
+        fault := format('%s belongs to %I, and the function of the action %s to %s: those of one other role are called',
+            calls, function.role, other.name, other.proowner::regrole) WHERE FOUND;
+    END IF;
+    IF fault IS NOT NULL THEN RETURN; END IF;
+    has := lifecycle.binding_role_has(function.role_id);
+    fault := CASE WHEN NOT function.prepared THEN
             'the role pgmta_binding calls functions of other roles, after SELECT lifecycle.binding_role_redeems()'
         WHEN function.lacks IS NOT NULL
             THEN format('the role pgmta_binding may not call it: %I runs %s', function.role, function.lacks)
+        WHEN has IS NOT NULL
+            THEN format('the role pgmta_binding has the %s, which code of %I could use: drop or revoke it', has, function.role)
         END;
 END $$;
 COMMENT ON FUNCTION calls_found IS
-    'Whether a function of the application belongs to the owner of the schema, and why redeem() can''t call it; null if it can.';
+    'Whether a function of the application belongs to the owner of the schema, and why redeem() can''t call it; null if it can. '
+    'It is meant for an action, or is that of one.';
 
 CREATE FUNCTION redeem_own(calls text, account text, email text, data jsonb) RETURNS boolean LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
@@ -170,6 +234,7 @@ CREATE FUNCTION redeem(calls text, account text, email text, data jsonb) RETURNS
 DECLARE
     path pg_catalog.text := pg_catalog.current_setting('search_path');
     found pg_catalog.record;
+    settings pg_catalog.jsonb;
     result pg_catalog.bool;
 BEGIN
     SELECT f.ours, f.fault INTO found FROM lifecycle.calls_found($1) AS f;
@@ -179,8 +244,9 @@ BEGIN
         RETURN lifecycle.redeem_own($1, $2, $3, $4);
     END IF;
     PERFORM lifecycle.application_code();
+    settings := lifecycle.settings_now();
     result := lifecycle_bound.redeem($1, $2, $3, $4);
-    PERFORM lifecycle.path_unchanged(path);
+    PERFORM lifecycle.path_unchanged(path), lifecycle.settings_restore(settings);
     RETURN result;
 END $$;
 COMMENT ON FUNCTION redeem IS
@@ -223,14 +289,18 @@ END $$;
 COMMENT ON FUNCTION binding_role IS
     'Makes the role pgmta_binding, and the caller a member. Returns null, or what a superuser has to run before.';
 
-
-CREATE FUNCTION binding_role_redeems() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION binding_role_redeems(application text DEFAULT NULL) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     before text := lifecycle.binding_role();
+    has text := lifecycle.binding_role_has(to_regrole(quote_ident(application)));
 BEGIN
     IF before IS NOT NULL THEN
         RAISE EXCEPTION 'functions of other roles are called by pgmta_binding' USING
             ERRCODE = 'insufficient_privilege', HINT = format('A superuser runs: %s', before);
+    ELSIF has IS NOT NULL THEN
+        RAISE EXCEPTION 'the role pgmta_binding has the %, which code of % could use', has, application USING
+            ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Drop it, or revoke the right to it.';
     ELSIF pg_get_userbyid((SELECT p.proowner FROM pg_proc AS p
             WHERE p.oid = 'lifecycle_bound.redeem(text, text, text, jsonb)'::regprocedure)) <> 'pgmta_binding' THEN
         -- who owns functions may create some; the code that they call may not use the schema, so that it can't alter them
@@ -240,4 +310,5 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION binding_role_redeems IS
-    'Lets functions of other roles be called for tokens. The owner of the schema calls it once.';
+    'Lets functions of other roles be called for tokens. The owner of the schema calls it once; a binding calls it with the '
+    'owner of its table, for whom nothing of others may be left to the role.';

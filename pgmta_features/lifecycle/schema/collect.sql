@@ -37,7 +37,7 @@ BEGIN
     FOR name IN SELECT a FROM actions_waiting(tokens_pick.actions) AS a LOOP
         EXIT WHEN cardinality(picked) >= most;
         -- lock both rows or neither: a transaction that consumes a token has locked one, and waits for the other
-        -- + 0: an order by w.token would also be one by t.id, and a plan read all tokens for it
+        -- + 0: an order by w.token would also be one by t.id, and a plan would read all tokens for it
         picked := picked || ARRAY(
             SELECT ROW(t.ctid, w.ctid, t)::picked_token FROM waiting_tokens AS w JOIN tokens AS t ON t.id = w.token + 0
             WHERE w.action = name AND w.lease_until < now()
@@ -49,6 +49,11 @@ END $$;
 COMMENT ON FUNCTION tokens_pick IS
     'Locks tokens of these actions, null for all, that wait, by priority, and leaves out those that others have locked.';
 
+CREATE TYPE made_mail AS (
+    at tid, waits tid, email text, domain text, template_id bigint, sender text, priority smallint, metadata jsonb, params jsonb
+);
+COMMENT ON TYPE made_mail IS 'The mail of a token, and the places of the rows of the token in tokens and in waiting_tokens.';
+
 CREATE FUNCTION collect(
     collector text, worker text, batch integer, reason text, options jsonb,
     OUT taken integer, OUT refused jsonb, OUT wait double precision, OUT expired integer, OUT spent boolean,
@@ -57,11 +62,13 @@ CREATE FUNCTION collect(
     SET standard_conforming_strings = on SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
+    near CONSTANT interval := '20 milliseconds';
     began timestamptz := clock_timestamp();
     present double precision;
     actions text[] := CASE WHEN options -> 'actions' ? '*' THEN NULL
         ELSE ARRAY(SELECT jsonb_object_keys(options -> 'actions')) END;
     budget text := options ->> 'budget';
+    size integer;
     reserved record;
     granted integer;
     made_at timestamptz;
@@ -75,94 +82,91 @@ BEGIN
     spent := false;
     most := batch;
     IF budget IS NOT NULL THEN
-        -- these are judged before their time, without locks, so that no mail is made in vain
+        -- look at the budget without its lock first, so that no mail is made in vain
         SELECT n.wait, least(n.batch, most) INTO wait, most FROM budget_next(budget) AS n;
-        IF wait > 0.02 AND wait <= 60 THEN RETURN; END IF;
-        IF wait <= 0.02 THEN wait := NULL; END IF;
+        IF wait > extract(epoch FROM near) THEN
+            IF wait <= 60 THEN RETURN; END IF;
+        ELSE
+            wait := NULL;
+        END IF;
     END IF;
-    picked := lifecycle.tokens_pick(actions, most);
-    IF cardinality(picked) = 0 THEN RETURN; END IF;
-    present := extract(epoch FROM clock_timestamp());
-    IF most < batch AND ((picked[1].token).expires_at <= present OR EXISTS (
-            SELECT FROM lifecycle.collect_actions(options, ARRAY[(picked[1].token).action]) AS o WHERE o.fault IS NOT NULL))
-    THEN
+    size := most;
+    LOOP
+        picked := lifecycle.tokens_pick(actions, size);
+        IF cardinality(picked) = 0 THEN RETURN; END IF;
+        present := extract(epoch FROM clock_timestamp());
+        -- A separate statement: its snapshot has all that was committed before the locks.
+        SELECT array_agg(ROW(e.at, e.waits, e.email, e.domain, e.template_id, e.sender, e.priority, e.metadata, e.params)
+                ::lifecycle.made_mail ORDER BY e.place) FILTER (WHERE e.fits) AS fitting,
+            jsonb_agg(jsonb_build_array(e.token, e.fault, e.at) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL)
+                AS faults,
+            jsonb_agg(jsonb_build_array(e.waits, e.action, e.lacks)) FILTER (WHERE e.lacks IS NOT NULL) AS lacking,
+            array_agg(e.token) AS judged
+        INTO found
+        FROM (
+            SELECT i.*, j.lacks, j.fault, j.lacks IS NULL AND j.fault IS NULL AS fits
+            FROM (
+                SELECT p.place, p.at, p.waits, t.id AS token, t.action, m.email,
+                    -- no telephone number: its SMS would have the text of a mail
+                    nullif(mailbox_domain(m.email COLLATE "C"), 'sms') AS domain,
+                    o.template_id, o.sender, o.priority,
+                    jsonb_build_object('_deadline', to_char(to_timestamp(least(t.expires_at, t.created_at + o.sent_within))
+                        AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,
+                    jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', m.email)), 'words', w.words,
+                        'token', jsonb_build_object('purpose', o.purpose, 'action', t.action, 'secret', encode(t.secret, 'hex'),
+                            'key', o.key, 'url', o.url, 'code', CASE WHEN o.code THEN t.code END)) AS params,
+                    w.misfit, w.lacking
+                FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
+                LEFT JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
+                    ON a.number = t.account
+                JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
+                    ON o.action = t.action AND o.fault IS NULL
+                        AND (t.account IS NULL OR lifecycle.token_fits(o.statuses, a.status))
+                        AND (o.languages IS NULL OR o.language = lifecycle.language_of(a.language, o.languages)),
+                    LATERAL (SELECT coalesce(t.email, a.email) AS email) AS m,
+                    LATERAL (
+                        SELECT coalesce(jsonb_object_agg(v.word, v.value), '{}') AS words,
+                            min('the word ' || v.word || ': ' || CASE WHEN v.value IS NULL THEN 'there is no value'
+                                ELSE submit_word(v.value, o.words -> v.word) END) AS misfit,
+                            -- a login that an account lacks is no fault of the template
+                            min(format('the word {{%s}} of its template has no value', v.word))
+                                FILTER (WHERE v.value IS NULL AND NOT (v.word = 'login' AND a.number IS NOT NULL)) AS lacking
+                        FROM (
+                            SELECT word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN m.email WHEN 'code' THEN t.code
+                                WHEN 'new_email' THEN coalesce(t.email, (SELECT n.email FROM lifecycle.tokens AS n
+                                    WHERE n.account = t.account AND n.request = t.request AND n.email IS NOT NULL LIMIT 1))
+                                WHEN 'minutes' THEN ceil((CASE WHEN o.sent_within IS NOT NULL THEN o.seconds
+                                    ELSE t.expires_at - extract(epoch FROM began) END) / 60)::text
+                                ELSE coalesce(t.data ->> word, a.words ->> word) END AS value
+                            FROM unnest(o.own) AS word OFFSET 0
+                        ) AS v
+                    ) AS w
+                WHERE t.consumed_at IS NULL AND t.collected_at IS NULL
+                    AND least(t.expires_at, t.created_at + o.sent_within) > present
+                OFFSET 0  -- each part is computed once
+            ) AS i, LATERAL (
+                SELECT CASE WHEN i.domain IS NOT NULL THEN i.lacking END AS lacks,
+                    CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox'
+                        WHEN i.lacking IS NOT NULL THEN NULL
+                        WHEN i.misfit IS NULL AND octet_length((i.params -> 'words')::text) > 65536
+                            THEN 'the words are over 65536 octets' ELSE i.misfit END AS fault
+            ) AS j
+            OFFSET 0  -- and each judgement
+        ) AS e;
         -- tokens that get no mail go together, however slow the budget is
-        picked := lifecycle.tokens_pick(actions, batch);
-    END IF;
+        EXIT WHEN found.fitting IS NOT NULL OR size = batch OR cardinality(picked) < size;
+        size := batch;
+    END LOOP;
     SELECT count(*) INTO expired FROM unnest(picked) AS p
     WHERE (p.token).expires_at <= present AND (p.token).consumed_at IS NULL AND (p.token).collected_at IS NULL;
-    -- A separate statement: its snapshot has all that was committed before the locks.
-    SELECT array_agg(e.at ORDER BY e.place) FILTER (WHERE e.fits) AS places,
-        array_agg(e.waits ORDER BY e.place) FILTER (WHERE e.fits) AS waits,
-        array_agg(e.email ORDER BY e.place) FILTER (WHERE e.fits) AS emails,
-        array_agg(e.domain ORDER BY e.place) FILTER (WHERE e.fits) AS domains,
-        array_agg(e.template_id ORDER BY e.place) FILTER (WHERE e.fits) AS template_ids,
-        array_agg(e.sender ORDER BY e.place) FILTER (WHERE e.fits) AS senders,
-        array_agg(e.priority ORDER BY e.place) FILTER (WHERE e.fits) AS priorities,
-        array_agg(e.metadata ORDER BY e.place) FILTER (WHERE e.fits) AS metadata,
-        array_agg(e.params ORDER BY e.place) FILTER (WHERE e.fits) AS params,
-        jsonb_agg(jsonb_build_array(e.token, e.fault, e.at) ORDER BY e.place) FILTER (WHERE e.fault IS NOT NULL)
-            AS faults,
-        jsonb_agg(jsonb_build_array(e.waits, e.action, e.lacks)) FILTER (WHERE e.lacks IS NOT NULL) AS lacking,
-        array_agg(e.token) AS judged
-    INTO found
-    FROM (
-        SELECT i.*, j.lacks, j.fault, j.lacks IS NULL AND j.fault IS NULL AS fits
-        FROM (
-            SELECT p.place, p.at, p.waits, t.id AS token, t.action, m.email,
-                -- no telephone number: its SMS would have the text of a mail
-                nullif(mailbox_domain(m.email COLLATE "C"), 'sms') AS domain,
-                o.template_id, o.sender, o.priority,
-                jsonb_build_object('_deadline', to_char(to_timestamp(least(t.expires_at, t.created_at + o.sent_within))
-                    AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) AS metadata,
-                jsonb_build_object('to', jsonb_build_array(jsonb_build_array('', m.email)), 'words', w.words,
-                    'token', jsonb_build_object('purpose', o.purpose, 'action', t.action, 'secret', encode(t.secret, 'hex'),
-                        'key', o.key, 'url', o.url, 'code', CASE WHEN o.code THEN t.code END)) AS params,
-                w.misfit, w.lacking
-            FROM unnest(picked) WITH ORDINALITY AS p (at, waits, token, place), LATERAL (SELECT (p.token).*) AS t
-            LEFT JOIN lifecycle.account_rows(ARRAY(SELECT ((p.token).account) FROM unnest(picked) AS p)) AS a
-                ON a.number = t.account
-            JOIN lifecycle.collect_actions(options, ARRAY(SELECT DISTINCT (p.token).action FROM unnest(picked) AS p)) AS o
-                ON o.action = t.action AND o.fault IS NULL AND (t.account IS NULL OR lifecycle.token_fits(o.statuses, a.status))
-                    AND (o.languages IS NULL OR o.language = lifecycle.language_of(a.language, o.languages)),
-                LATERAL (SELECT coalesce(t.email, a.email) AS email) AS m,
-                LATERAL (
-                    SELECT coalesce(jsonb_object_agg(v.word, v.value), '{}') AS words,
-                        min('the word ' || v.word || ': ' || CASE WHEN v.value IS NULL THEN 'there is no value'
-                            ELSE submit_word(v.value, o.words -> v.word) END) AS misfit,
-                        -- a login that an account lacks is no fault of the template
-                        min(format('the word {{%s}} of its template has no value', v.word))
-                            FILTER (WHERE v.value IS NULL AND NOT (v.word = 'login' AND a.number IS NOT NULL)) AS lacking
-                    FROM (
-                        SELECT word, CASE word WHEN 'login' THEN a.login WHEN 'email' THEN m.email WHEN 'code' THEN t.code
-                            WHEN 'new_email' THEN coalesce(t.email, (SELECT n.email FROM lifecycle.tokens AS n
-                                WHERE n.account = t.account AND n.request = t.request AND n.email IS NOT NULL LIMIT 1))
-                            WHEN 'minutes' THEN ceil((CASE WHEN o.sent_within IS NOT NULL THEN o.seconds
-                                ELSE t.expires_at - extract(epoch FROM began) END) / 60)::text
-                            ELSE coalesce(t.data ->> word, a.words ->> word) END AS value
-                        FROM unnest(o.own) AS word OFFSET 0
-                    ) AS v
-                ) AS w
-            WHERE t.consumed_at IS NULL AND t.collected_at IS NULL
-                AND least(t.expires_at, t.created_at + o.sent_within) > present
-            OFFSET 0  -- each part is computed once
-        ) AS i, LATERAL (
-            SELECT CASE WHEN i.domain IS NOT NULL THEN i.lacking END AS lacks,
-                CASE WHEN i.domain IS NULL THEN 'its account has no usable mailbox'
-                    WHEN i.lacking IS NOT NULL THEN NULL
-                    WHEN i.misfit IS NULL AND octet_length((i.params -> 'words')::text) > 65536
-                        THEN 'the words are over 65536 octets' ELSE i.misfit END AS fault
-        ) AS j
-        OFFSET 0  -- and each judgement
-    ) AS e;
-    granted := least(coalesce(cardinality(found.places), 0), most);
+    granted := least(coalesce(cardinality(found.fitting), 0), most);
     IF wait IS NOT NULL THEN
         granted := 0;  -- the time is far away, and other tokens may expire until then
     ELSIF budget IS NOT NULL AND granted > 0 THEN
         -- a collector asks a little early, so the batch is ready at its time: a late one loses time
         PERFORM pg_sleep(extract(epoch FROM b.next_at - clock_timestamp())) FROM budgets AS b
         WHERE b.key = budget AND b.next_at > clock_timestamp()
-            AND b.next_at < clock_timestamp() + interval '20 milliseconds';
+            AND b.next_at < clock_timestamp() + near;
         SELECT * INTO reserved FROM budget_reserve(budget, granted, '0', together => true);
         granted := reserved.number;
         wait := extract(epoch FROM reserved.first + granted * reserved.step - clock_timestamp());
@@ -179,14 +183,12 @@ BEGIN
                 message_id_header => composed_message_id(id, hostname), origin => 'sql',
                 utf8 => concat(email, sender) ~ '[^\u0001-\u007f]' COLLATE "C", tenant => options ->> 'tenant',
                 submitted_by => pgmta.acting(), ret => 'HDRS', template_id => template_id, params => params)
-            FROM unnest(mails, found.senders[:granted], found.priorities[:granted], found.emails[:granted],
-                found.template_ids[:granted], found.params[:granted]) AS m (id, sender, priority, email, template_id, params)),
-            ARRAY(SELECT new_row(number::integer, email, domain, metadata)
-            FROM unnest(found.emails[:granted], found.domains[:granted], found.metadata[:granted]) WITH ORDINALITY
-                AS r (email, domain, metadata, number)));
+            FROM ROWS FROM (unnest(mails), unnest(found.fitting[:granted])) AS m (id)),
+            ARRAY(SELECT new_row(ordinality::integer, email, domain, metadata)
+            FROM unnest(found.fitting[:granted]) WITH ORDINALITY));
         IF budget IS NOT NULL THEN made_at := budget_began(budget, reserved.first); END IF;
         UPDATE lifecycle.tokens AS t SET collected_at = coalesce(made_at, clock_timestamp()), message_id = m.mail
-        FROM unnest(found.places[:granted], mails) AS m (at, mail) WHERE t.ctid = m.at;
+        FROM ROWS FROM (unnest(mails), unnest(found.fitting[:granted])) AS m (mail) WHERE t.ctid = m.at;
         taken := granted;
     END IF;
     refused := found.faults;
@@ -213,7 +215,7 @@ BEGIN
     END IF;
     -- tokens beyond the budget go on waiting; the others are done, or do not fit
     DELETE FROM lifecycle.waiting_tokens AS w USING unnest(picked) AS p (at, waits, token)
-    WHERE w.ctid = p.waits AND w.ctid <> ALL (coalesce(found.waits[granted + 1:], '{}'));
+    WHERE w.ctid = p.waits AND w.ctid <> ALL (ARRAY(SELECT waits FROM unnest(found.fitting[granted + 1:])));
     INSERT INTO lifecycle.collections (collector, worker, reason, wanted, taken, refused, expired, began_at)
     SELECT collector, worker, CASE WHEN spent THEN 'sum' ELSE reason END, most, taken,
         coalesce(jsonb_array_length(refused), 0), expired, began
@@ -241,16 +243,16 @@ CREATE FUNCTION collect_actions(options jsonb, wanted text[] DEFAULT NULL) RETUR
 ) LANGUAGE plpgsql STABLE ROWS 2 SECURITY DEFINER SET search_path = lifecycle, pgmta, pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN QUERY SELECT a.name, coalesce(g.named, g.others) ->> 'purpose', t.id, t.sender, a.priority,
-        coalesce(g.named, g.others) ->> 'key',
-        coalesce(a.url, g.named ->> 'url', (g.others ->> 'url') || '/' || a.name), t.words, w.own,
-        a.statuses, a.code, a.seconds, a.sent_within, t.language,
+    RETURN QUERY SELECT a.name, g.given ->> 'purpose', t.id, t.sender, a.priority, g.given ->> 'key',
+        coalesce(a.url, concat(g.given ->> 'url', CASE g.given ->> 'purpose' WHEN 'confirm' THEN '/' || a.name END)),
+        t.words, w.own, a.statuses, a.code, a.seconds, a.sent_within, t.language,
         CASE WHEN t.variants > 1 THEN t.languages END,
         CASE WHEN t.base IS NOT TRUE THEN format('there is no template %s', to_json(a.template))
             WHEN NOT t.words ?| '{link,token}' THEN format('the template %s has neither {{link}} nor {{token}}', to_json(t.name))
+            WHEN a.code AND NOT t.words ? 'code' THEN format('the template %s has no {{code}}', to_json(t.name))
             END
     FROM actions AS a,
-        LATERAL (SELECT options -> 'actions' -> a.name AS named, options -> 'actions' -> '*' AS others) AS g
+        LATERAL (SELECT coalesce(options -> 'actions' -> a.name, options -> 'actions' -> '*') AS given) AS g
         LEFT JOIN LATERAL (
             SELECT v.*, substr(v.name, length(a.template) + 2) AS language, count(*) OVER () AS variants,
                 bool_or(v.name = a.template) OVER () AS base,
@@ -265,7 +267,7 @@ BEGIN
         ) AS t ON true,
         LATERAL (SELECT ARRAY(
             SELECT word FROM jsonb_object_keys(t.words) AS word WHERE word NOT IN ('link', 'token')) AS own) AS w
-    WHERE coalesce(g.named, g.others) IS NOT NULL AND (collect_actions.wanted IS NULL OR a.name = ANY (collect_actions.wanted));
+    WHERE g.given IS NOT NULL AND (collect_actions.wanted IS NULL OR a.name = ANY (collect_actions.wanted));
 END $$;
 COMMENT ON FUNCTION collect_actions IS
     'The actions of a collector, of those that are wanted, with the newest versions of their templates in each language, or '
@@ -305,7 +307,7 @@ BEGIN
     WHERE w.ctid = p.waits AND ((p.token).expires_at <= epoch() OR (p.token).account IS NOT NULL AND NOT EXISTS (
         SELECT FROM account_rows(ARRAY[(p.token).account]) AS a JOIN actions AS o ON o.name = (p.token).action
         WHERE token_fits(o.statuses, a.status)));
-    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + lease
+    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + lease, fault = NULL
     FROM unnest(picked) AS p (at, waits, token) WHERE w.ctid = p.waits;
 END $$;
 COMMENT ON FUNCTION tokens_lease IS
@@ -328,7 +330,7 @@ COMMENT ON FUNCTION tokens_printed IS 'Marks tokens that a collector has printed
 
 CREATE FUNCTION tokens_put_off(token bigint, pause interval) RETURNS void LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
-    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + pause FROM tokens AS t
+    UPDATE waiting_tokens AS w SET lease_until = clock_timestamp() + pause, fault = NULL FROM tokens AS t
     WHERE t.id = tokens_put_off.token AND w.action = t.action AND w.token = t.id
 $$;
 COMMENT ON FUNCTION tokens_put_off IS 'Lets a token rest that the database refuses, so that the others go on.';

@@ -90,23 +90,15 @@ COMMENT ON FUNCTION token_locked IS
     'Whether too many codes were wrong for a token. Who says that a code is right asks this before, so that nobody learns '
     'a code while wrong ones can''t be counted.';
 
-CREATE FUNCTION ask_refuse(action text, why text, hint text DEFAULT NULL) RETURNS void LANGUAGE plpgsql
-    SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF hint IS NULL THEN  -- an option of RAISE can't be null
-        RAISE EXCEPTION 'action %: %', action, why USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    RAISE EXCEPTION 'action %: %', action, why USING ERRCODE = 'invalid_parameter_value', HINT = hint;
-END $$;
-COMMENT ON FUNCTION ask_refuse IS 'Raises the error of a bad argument of ask().';
-
 CREATE FUNCTION ask_action(name text) RETURNS actions LANGUAGE plpgsql STABLE
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
 DECLARE
     found actions := (SELECT a FROM actions AS a WHERE a.name = ask_action.name);
 BEGIN
     IF found.name IS NULL THEN PERFORM action_unknown(name); END IF;
-    IF found.asker IS NOT NULL AND NOT pgmta.acting_in(to_regrole(quote_ident(found.asker))) THEN
+    IF to_regrole(quote_ident(found.asker)) IS NULL AND found.asker IS NOT NULL THEN
+        RAISE EXCEPTION 'action %: there is no role %, its asker', found.name, found.asker USING ERRCODE = 'undefined_object';
+    ELSIF found.asker IS NOT NULL AND NOT pgmta.acting_in(to_regrole(quote_ident(found.asker))) THEN
         RAISE EXCEPTION 'action %: % is no member of %', found.name, pgmta.acting(), found.asker
             USING ERRCODE = 'insufficient_privilege';
     END IF;
@@ -165,31 +157,31 @@ DECLARE
     lacks text[];
 BEGIN
     IF ask.account IS NULL AND asked.confirmed_by <> 'email' THEN
-        PERFORM ask_refuse(asked.name, 'it needs an account');
+        PERFORM action_refuse(asked.name, '', 'it needs an account');
     ELSIF ask.email IS NULL AND asked.confirmed_by <> 'account' THEN
-        PERFORM ask_refuse(asked.name, 'it needs an email');
+        PERFORM action_refuse(asked.name, '', 'it needs an email');
     ELSIF ask.email IS NOT NULL AND asked.confirmed_by = 'account' THEN
-        PERFORM ask_refuse(asked.name, 'its mail goes to the mailbox of the account', 'Give other addresses in data.');
+        PERFORM action_refuse(asked.name, '', 'its mail goes to the mailbox of the account', 'Give other addresses in data.');
     ELSIF nullif(pgmta.mailbox_domain(ask.email COLLATE "C"), 'sms') IS NULL AND ask.email IS NOT NULL THEN
-        PERFORM ask_refuse(asked.name, format('%s is no mailbox', to_json(left(ask.email, 100))));
+        PERFORM action_refuse(asked.name, '', format('%s is no mailbox', to_json(left(ask.email, 100))));
     ELSIF jsonb_typeof(ask.data) IS DISTINCT FROM 'object' THEN
-        PERFORM ask_refuse(asked.name, 'data is no JSON object', 'Give words by name: {"team": "Sales"}.');
+        PERFORM action_refuse(asked.name, '', 'data is no JSON object', 'Give words by name: {"team": "Sales"}.');
     ELSIF octet_length(ask.data::text) > 8192 THEN
-        PERFORM ask_refuse(asked.name, 'data is over 8 KB');
+        PERFORM action_refuse(asked.name, '', 'data is over 8 KB');
     END IF;
     IF ask.account IS NOT NULL THEN
         number := account_number(ask.account);
         IF number IS NULL THEN
-            PERFORM ask_refuse(asked.name, format('there is no account %s', to_json(left(ask.account, 100))));
+            PERFORM action_refuse(asked.name, '', format('there is no account %s', to_json(left(ask.account, 100))));
         END IF;
     END IF;
     lacks := ARRAY(SELECT w FROM jsonb_object_keys(action_words(asked.template)) AS w
-        WHERE w <> ALL ('{link,token,login,email,new_email,code,minutes}') AND NOT ask.data ? w ORDER BY w);
+        WHERE w <> ALL ('{link,token,login,email,new_email,code,minutes}') AND ask.data ->> w IS NULL ORDER BY w);
     IF number IS NOT NULL AND lacks <> '{}' THEN
-        lacks := ARRAY(SELECT w FROM unnest(lacks) AS w, account_rows(ARRAY[number]) AS a WHERE (a.words ? w) IS NOT TRUE);
+        lacks := ARRAY(SELECT w FROM unnest(lacks) AS w, account_rows(ARRAY[number]) AS a WHERE a.words ->> w IS NULL);
     END IF;
     IF lacks <> '{}' THEN
-        PERFORM ask_refuse(asked.name, format('data lacks %s', array_to_string(lacks, ', ')),
+        PERFORM action_refuse(asked.name, '', format('data lacks %s', array_to_string(lacks, ', ')),
             format('The template %s has these words.', asked.template));
     END IF;
     RETURN ask_token(asked, number, ask.email, ask.data);
@@ -204,7 +196,9 @@ CREATE FUNCTION ask_named(action text, name text) RETURNS void LANGUAGE plpgsql 
 DECLARE
     asked actions := ask_action(ask_named.action);
 BEGIN
-    IF asked.confirmed_by <> 'account' THEN PERFORM ask_refuse(asked.name, 'it needs an email', 'Call lifecycle.ask().'); END IF;
+    IF asked.confirmed_by <> 'account' THEN
+        PERFORM action_refuse(asked.name, '', 'it needs an email', 'Call lifecycle.ask().');
+    END IF;
     PERFORM ask_token(asked, number, NULL, '{}') FROM unnest(account_named(ask_named.name)) AS number;
 END $$;
 COMMENT ON FUNCTION ask_named IS
@@ -217,14 +211,21 @@ BEGIN
     PERFORM ask_named('password_recovery', recover.name);
 END $$;
 COMMENT ON FUNCTION recover IS
-    'ask_named(''password_recovery'', name).';
+    'Asks for the recovery mail of the accounts with this login, or with this mailbox in any spelling.';
 
 CREATE FUNCTION activate_again(account text) RETURNS bigint LANGUAGE sql SECURITY DEFINER
     SET search_path = lifecycle, pg_catalog, pg_temp AS $$
     SELECT ask('activation', activate_again.account)
 $$;
 COMMENT ON FUNCTION activate_again IS
-    'ask(''activation'', account).';
+    'Asks for another activation mail of an account by its id.';
+
+CREATE FUNCTION attempts_since() RETURNS timestamptz LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(min(to_date(right(c.relname, 8), 'YYYYMMDD'))::timestamp AT TIME ZONE 'UTC', '-infinity')
+    FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'pgmta.attempts'::regclass AND c.relname ~ '_[0-9]{8}$'
+$$;
+COMMENT ON FUNCTION attempts_since IS 'Since when the log of attempts is kept; earlier days were dropped.';
 
 CREATE FUNCTION tokens_unsent(since interval, OUT token bigint, OUT action text) RETURNS SETOF record LANGUAGE sql STABLE
     SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp SET jit = off AS $$
@@ -232,14 +233,16 @@ CREATE FUNCTION tokens_unsent(since interval, OUT token bigint, OUT action text)
     WHERE t.consumed_at IS NULL
         AND least(t.expires_at, t.created_at + a.sent_within) BETWEEN extract(epoch FROM now() - since) AND epoch()
         AND t.expires_at > t.created_at  -- it was not ended
-        AND (t.collected_at IS NULL OR t.message_id IS NOT NULL AND NOT EXISTS (
+        AND (t.collected_at IS NULL OR t.message_id IS NOT NULL AND t.collected_at >= attempts_since() AND NOT EXISTS (
             -- mail that was refused for good, withdrawn or deleted is not late; ended_at names the partitions
             SELECT FROM pgmta.attempts AS m WHERE m.message_id = t.message_id AND m.ended_at >= to_timestamp(t.created_at)
                 AND m.event NOT IN ('deferred', 'expired') AND m.class IS DISTINCT FROM 'expired'))
         AND NOT EXISTS (
             SELECT FROM tokens AS n WHERE n.account = t.account AND n.action = t.action AND n.id > t.id
                 AND n.expires_at > n.created_at
-                AND NOT (n.request IS NOT DISTINCT FROM t.request AND (n.email IS NULL) <> (t.email IS NULL)))
+                -- of a request the other mailbox counts no more than another request; without one it is another affair
+                AND CASE WHEN t.request IS NULL THEN pgmta.mailbox_key(n.email) IS NOT DISTINCT FROM pgmta.mailbox_key(t.email)
+                    ELSE n.request IS DISTINCT FROM t.request OR (n.email IS NULL) = (t.email IS NULL) END)
         AND NOT EXISTS (
             SELECT FROM tokens AS n WHERE pgmta.mailbox_key(n.email) = pgmta.mailbox_key(t.email) AND n.email IS NOT NULL
                 AND n.account IS NULL AND t.account IS NULL AND n.action = t.action AND n.id > t.id
@@ -250,7 +253,8 @@ COMMENT ON FUNCTION tokens_unsent IS
     'Tokens that expired in this time before their mail left, if their account still fits and there is no newer one.';
 
 CREATE FUNCTION mail_again(action text DEFAULT NULL, since interval DEFAULT '1 day') RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = lifecycle, pg_catalog, pg_temp
+    SET lock_timeout = '5s' AS $$  -- it holds the locks of other accounts meanwhile
 #variable_conflict use_column
 DECLARE
     numbers bigint[];

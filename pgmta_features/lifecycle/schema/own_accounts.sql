@@ -39,7 +39,7 @@ CREATE OR REPLACE FUNCTION account_lock(number bigint) RETURNS text LANGUAGE sql
     SELECT a.status::text FROM lifecycle.accounts AS a WHERE a.id = number FOR NO KEY UPDATE
 $$;
 COMMENT ON FUNCTION account_lock IS
-    'The same; it stays until the transaction ends, unless it is unknown.';
+    'Locks an account until the end of the transaction and returns its status; if that is unknown, nothing is locked.';
 
 CREATE OR REPLACE FUNCTION account_activate(number bigint) RETURNS boolean LANGUAGE sql VOLATILE
     SET search_path = pg_catalog, pg_temp AS $$

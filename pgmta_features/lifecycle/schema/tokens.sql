@@ -111,7 +111,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION tokens_prepared IS
     'Sets the expiry of the action. Refuses an unknown one, and a token without a part that it needs.';
--- the first token of an account has all that it needs, and most tokens are such
+-- most tokens are first ones: accounts_made() gives their expiry, and an activation needs no address by actions_checked()
 CREATE TRIGGER tokens_prepared BEFORE INSERT ON tokens FOR EACH ROW
     WHEN (NEW.expires_at IS NULL OR NEW.action <> 'activation') EXECUTE FUNCTION tokens_prepared();
 COMMENT ON TRIGGER tokens_prepared ON tokens IS 'An application inserts an action and an account only.';

@@ -60,7 +60,8 @@ async def find(
     """Find mail by addresses, domain, Message-ID, client or metadata, also when it has left.
 
     Each line is a recipient: its status in the queue, or the last event in the log. In the log an
-    address without * is compared as given, or with its domain in lower case.
+    address without * is found as given, or in lower case; if none is, the log is read for it in
+    any case, which takes longer.
     """
     named = tuple(_named_rows(config, verp)) if verp else ()
     wanted = Wanted(

@@ -9,6 +9,7 @@ import click
 from pgmta.command import config_option, json_option, print_json, print_line, reporting
 from pgmta.postgres.locate import existing
 from pgmta.store.admin.migrate import migrate as apply_migrations
+from pgmta.store.admin.migrate import search_path
 from queued.cli.options.queue_command import CONFIG_NAME, place_to_make
 
 
@@ -23,8 +24,9 @@ from queued.cli.options.queue_command import CONFIG_NAME, place_to_make
 @reporting
 def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
     """Bring the schema up to date. Refused while daemons of another version run."""
+    uri = existing(place_to_make(config))
     applied = apply_migrations(
-        existing(place_to_make(config)),
+        uri,
         lambda text: print_line(f"warning: {text}", err=True),
         while_daemons_run=while_daemons_run,
     )
@@ -33,5 +35,8 @@ def migrate(config: Path, while_daemons_run: bool, as_json: bool) -> None:
     elif applied:
         for name in applied:
             print_line(f"applied {name}")
+        if path := search_path(uri):
+            print_line(f"the database has the search_path {path} now: tables that are made without "
+                       "a schema come into pgmta")  # fmt: skip
     else:
         print_line("nothing to do")

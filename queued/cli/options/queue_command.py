@@ -164,12 +164,15 @@ def read_duration(text: str, flag: str) -> float:
         raise ConfigError([f"{flag}: {error}"]) from None
 
 
-def read_time(text: str | None, flag: str, *, whole_days: bool = False) -> datetime | None:
+def read_time(
+    text: str | None, flag: str, *, whole_days: bool = False, zone: str | None = None
+) -> datetime | None:
     """Return the time that was given to a flag, and say it on stderr if people wrote it.
 
-    It is of RFC 3339, or one of `parse_written_time`, in the zone of this host. Raises ConfigError.
+    It is of RFC 3339, or one of `parse_written_time`, in `zone` or that of this host. Raises
+    ConfigError.
     """
-    from queued.cli.options.written_time import parse_written_time, shown_time
+    from queued.cli.options.written_time import named_zone, parse_written_time, shown_time
 
     if text is None:
         return None
@@ -178,16 +181,17 @@ def read_time(text: str | None, flag: str, *, whole_days: bool = False) -> datet
     except ValueError:
         pass
     try:
-        found = parse_written_time(text, datetime.now(UTC), whole_days=whole_days)
+        local = named_zone(zone, short=True) if zone else None
+        found = parse_written_time(text, datetime.now(UTC), local, whole_days=whole_days)
     except ValueError as error:
         raise ConfigError([f"{flag} {text!r}: {error}"]) from None
     print_line(f"{flag}: {shown_time(found)}", err=True)
     return found
 
 
-def read_begin(text: str | None) -> datetime | None:
+def read_begin(text: str | None, zone: str | None = None) -> datetime | None:
     """Return the time of --at as `read_time` does, and say on stderr if it is over."""
-    found = read_time(text, "--at")
+    found = read_time(text, "--at", zone=zone)
     if found and found < datetime.now(UTC):
         print_line(f"--at {text!r}: this time is over, so it may go at once", err=True)
     return found

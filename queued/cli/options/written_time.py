@@ -75,12 +75,15 @@ def parse_written_time(
     if match["offset"]:
         zone = _offset(match["offset"])
     day_of = match["date"].lower()
+    word = day_of.split(maxsplit=1)[0]
+    if word in _DAYS and day_of != word:
+        raise ValueError(f"write the time of day as in {word} 9:00 or {word} 9 pm")
     if day_of not in _DAYS and not any(letter.isdigit() for letter in day_of):
         raise ValueError(_EXPECTED)
     if match["zone"] and day_of.rstrip(".stndrh").isdigit() and _months(match["zone"].lower()):
         day_of += f" {match['zone'].lower()}"  # 24 Dec
     elif match["zone"]:
-        zone = _zone(match["zone"])
+        zone = named_zone(match["zone"])
     today = _at(now, zone).date()
     clock = _clock(match["clock"]) if match["clock"] else None
     day = today + timedelta(_DAYS[day_of]) if day_of in _DAYS else _day(day_of, clock)
@@ -168,11 +171,12 @@ def _offset(text: str) -> tzinfo:
     return timezone(-offset if sign == "-" else offset)
 
 
-def _zone(name: str) -> tzinfo:
-    """Return a time zone of the tz database. Raises ValueError for an abbreviation such as CET."""
+def named_zone(name: str, *, short: bool = False) -> tzinfo:
+    """Return a time zone of the tz database. Raises ValueError, unless `short` also for CET."""
     if name.upper() in ("UTC", "GMT", "Z"):
         return UTC
-    known = {each.lower(): each for each in zoneinfo.available_timezones() if "/" in each}
+    zones = zoneinfo.available_timezones()
+    known = {each.lower(): each for each in zones if short or "/" in each}
     if found := known.get(name.lower()):
         return zoneinfo.ZoneInfo(found)
     near = get_close_matches(name.lower(), known, 1, 0.7)

@@ -62,18 +62,7 @@ class Provided:
         tenants: list[str] | None = None,
     ) -> list[str]:
         """Note events, each a number and a kind, by SQL; return their outcomes."""
-        events = list(events)
-        row = self.db.execute(
-            "SELECT callbacks_note(%s, %s, %s::bigint[], %s::bigint[], %s, %s, %s, %s, %s,"
-            " %s::timestamptz[])",
-            (
-                list(hosts), tenants, [n for n, _ in events], [100 + n for n, _ in events],
-                [kind for _, kind in events], [""] * len(events), ["7"] * len(events),
-                ["sub"] * len(events), ["words"] * len(events), [None] * len(events),
-            ),
-        ).fetchone()  # fmt: skip
-        assert row
-        return list(row[0])
+        return note(self.db, events, hosts, tenants)
 
     def log(self, number: int) -> tuple[str | None, bool, bool]:
         """Return the class, and whether it was confirmed and complained about."""
@@ -100,6 +89,27 @@ class Provided:
         ).fetchall()
         assert counted == dict(rows)
         return counted
+
+
+def note(
+    db: psycopg.Connection,
+    events: Iterable[tuple[int, str]],
+    hosts: Iterable[str] = (HOST,),
+    tenants: list[str] | None = None,
+) -> list[str]:
+    """Note events, each a number and a kind, by SQL; return their outcomes."""
+    events = list(events)
+    row = db.execute(
+        "SELECT callbacks_note(%s, %s, %s::bigint[], %s::bigint[], %s, %s, %s, %s, %s,"
+        " %s::timestamptz[])",
+        (
+            list(hosts), tenants, [n for n, _ in events], [100 + n for n, _ in events],
+            [kind for _, kind in events], [""] * len(events), ["7"] * len(events),
+            ["sub"] * len(events), ["words"] * len(events), [None] * len(events),
+        ),
+    ).fetchone()  # fmt: skip
+    assert row
+    return list(row[0])
 
 
 def attempt(

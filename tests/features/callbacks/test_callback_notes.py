@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import errors as pg_errors
 
-from tests.features.callbacks.provided import HOST, Provided, attempt
+from tests.features.callbacks.provided import HOST, Provided, attempt, note
 from tests.support.rows import column, message, row
+from tests.support.waiting import until
 
 KINDS = ("delivered", "bounced", "failed", "complained")
 MAILS = 3  # the last of them with an unknown outcome
@@ -149,6 +152,28 @@ def test_mail_without_a_campaign(provided: Provided, db: psycopg.Connection) -> 
     assert provided.books() == {"sent": 1}  # metadata by hand names a recipient of other mail
     assert provided.log(first) == (None, False, False)
     assert provided.campaign.suppressed("r70@b.example", "r71@b.example") == [True, True]
+
+
+def test_two_requests_about_the_same_people_do_not_deadlock(
+    provided: Provided, database: str
+) -> None:
+    """Two campaigns have them in another order, and one in the midst is locked at first."""
+    db = provided.db
+    ours, theirs = ([provided.take() for _ in range(60)] for _ in range(2))
+    db.execute("UPDATE attempts SET recipient = 'r' || 121 - message_id || '@b.example'"
+               " WHERE message_id > 60")  # fmt: skip
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+
+    def complain(numbers: list[int]) -> set[str]:
+        with psycopg.connect(database, autocommit=True) as mine:
+            return set(note(mine, [(number, "complained") for number in numbers]))
+
+    with psycopg.connect(database) as operator, ThreadPoolExecutor(2) as pool:
+        operator.execute("SELECT suppress('r30@b.example')")
+        both = [pool.submit(complain, numbers) for numbers in (ours, theirs)]
+        until(lambda: column(db, waiting) == [2])
+        operator.commit()
+        assert [each.result() for each in both] == [{"new"}, {"new"}]
 
 
 @pytest.mark.parametrize("role", ["pgmta_smtpd", "pgmta_queued", "pgmta_operator", "pgmta_submit"])

@@ -271,6 +271,9 @@ def test_a_secret_url_and_a_form(for_web: str, provided: Provided, tmp_path: Pat
         "events": {"body": "form", "query": "k"} | {
             name: EVENTS[name] for name in ("kind", "kinds", "code")
         },
+        "challenge": {
+            "key": secret_file(tmp_path, "trial.key", LATER), "token": "t", "answer": "a",
+        },
     }  # fmt: skip
     with serving(tmp_path, for_web, tokens=nothing(), callbacks={"form": form}) as web:
         path, asked = "/callbacks/form/abcdefghijklmnop", f"?k={provided.key(number)}"
@@ -278,4 +281,9 @@ def test_a_secret_url_and_a_form(for_web: str, provided: Provided, tmp_path: Pat
         assert web.ask("POST", path + asked, b"event=bad&code=30003").status == 200
         assert provided.log(number)[0] == "other"
         assert web.ask("POST", path + asked, b"\xff").status == 400
-        assert "abcdefghijklmnop" not in web.story()
+        trial = f"?t={LATER}&a=7"
+        assert web.ask("GET", path + trial).status == 200
+        for bad in (path + "?t=x&a=7", path[:-1] + trial, "/callbacks/form" + trial):
+            assert web.ask("GET", bad).status == 403
+        assert {line["callback"] for line in web.events("a callback is not proven")} == {"form"}
+        assert "abcdefghijklmno" not in web.story()

@@ -6,12 +6,10 @@ import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg import errors as pg_errors
 
 from tests.features.campaigns.campaigns import books, make_campaign
 from tests.features.campaigns.test_changes import HAD, put_version
@@ -84,9 +82,7 @@ class Session:
             kinds = self.fate.choices(["complained", "bounced", "failed", "delivered"], k=len(rows))
             given: dict[str, Any] = {"messages": [row[0] for row in rows], "n": len(rows),
                                      "rows": [row[1] for row in rows], "kinds": kinds}  # fmt: skip
-            # events about the same recipients, in two requests: queued web asks again then
-            with suppress(pg_errors.DeadlockDetected):
-                self.db.execute(NOTE.encode(), given)
+            self.db.execute(NOTE.encode(), given)
 
     def operator(self, campaign: int) -> None:
         if self.fate.random() < 0.1:

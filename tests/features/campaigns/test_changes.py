@@ -25,6 +25,8 @@ HAD = (  # how many messages have a template, by the books, and by themselves
     " FROM campaign_recipients AS r JOIN messages AS m ON m.id = r.message_id"
 )
 
+WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s"
+
 
 def put_version(db: psycopg.Connection, version: int, words: str = '{"name": ["text"]}') -> int:
     db.execute(VERSION, (version, words))
@@ -80,6 +82,20 @@ def test_words_that_recipients_lack_refuse_a_template(db: psycopg.Connection) ->
     assert exchange(db, campaign, 2, None) == 4
 
 
+def test_words_that_the_template_lacks_are_left_out(db: psycopg.Connection) -> None:
+    """Lists that were checked for another template, and a value that is no object."""
+    campaign = make_campaign(db, 3)
+    put_version(db, 2, '{"city": ["text"], "recipient": ["text"]}')
+    db.execute("""UPDATE campaign_recipients SET params = CASE number WHEN 1 THEN '{"city": "Ulm"}'
+        WHEN 2 THEN '{"city": "Bonn", "name": "N", "day": "Fri"}' ELSE '"x"' END::jsonb""")
+    db.execute("UPDATE campaigns SET template_id = (SELECT max(id) FROM templates)")
+    start(db, campaign)
+    assert feed(db) == 3
+    one, two, _ = column(db, "SELECT params -> 'words' FROM messages ORDER BY id")
+    assert one == {"city": "Ulm", "recipient": "r1@h.example"}
+    assert two == {"city": "Bonn", "recipient": "r2@h.example"}
+
+
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_feed_that_runs_and_an_exchange_come_one_after_the_other(
     database: str, db: psycopg.Connection, taken: bool
@@ -99,8 +115,7 @@ def test_a_feed_that_runs_and_an_exchange_come_one_after_the_other(
         if taken:
             worker.execute("SELECT campaign_feed('ses-1', 'w')")
         changed = pool.submit(exchange, other, campaign, 2)
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s"
-        until(lambda: column(db, waits, other.info.backend_pid) == [1])
+        until(lambda: column(db, WAITS, other.info.backend_pid) == [1])
         worker.commit()
         assert changed.result() == (100 if taken else 300)
     assert end(db, "delivered") == (200 if taken else 0)
@@ -108,6 +123,25 @@ def test_a_feed_that_runs_and_an_exchange_come_one_after_the_other(
     rows = db.execute(HAD).fetchall()
     assert rows
     assert all(said == message for _, said, message in rows)
+
+
+def test_an_exchange_waits_for_a_list_that_was_checked_for_the_template_before(
+    database: str, db: psycopg.Connection
+) -> None:
+    campaign = make_campaign(db, 0)
+    put_version(db, 2, '{"name": ["text"], "city": ["text"]}')
+    with (
+        psycopg.connect(database) as importer,
+        psycopg.connect(database, autocommit=True) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        add = """SELECT campaign_add(%s, '{r1@h.example}', ARRAY['{"name": "N"}'::jsonb])"""
+        importer.execute(add, (campaign,))
+        changed = pool.submit(exchange, other, campaign, 2)
+        until(lambda: changed.done() or column(db, WAITS, other.info.backend_pid) == [1])
+        importer.commit()
+        with pytest.raises(pg_errors.InvalidParameterValue, match="city: a word is missing"):
+            changed.result()
 
 
 def test_feeds_beside_exchanges(database: str, db: psycopg.Connection) -> None:
@@ -148,7 +182,7 @@ def test_recipients_are_taken_out(db: psycopg.Connection) -> None:
     assert call(db, "campaign_list", campaign, "list.csv", 7) == 2
     for named, words in (
         ("", "either"), (", list => 3", "no list 3"),
-        (", '{r1@h.example,y@h.example}'", "no such recipient"),
+        (", '{r1@h.example,y@h.example}'", "no such recipient"), (", '{}'", "at least one"),
     ):  # fmt: skip
         with pytest.raises(pg_errors.InvalidParameterValue, match=words):
             db.execute(f"SELECT campaign_remove(%s{named})".encode(), (campaign,))
@@ -171,6 +205,26 @@ def test_recipients_are_taken_out(db: psycopg.Connection) -> None:
     finalise(db)
     assert statuses(db, campaign) == ["LOGGED"]
     assert call(db, "campaign_import", campaign) == 12, "no number is used again"
+
+
+def test_recipients_with_facts_stay_and_numbers_are_not_used_again(
+    db: psycopg.Connection,
+) -> None:
+    campaign = make_campaign(db, 0)
+    add = """SELECT campaign_add(%s, %s, array_fill('{"name": "N"}'::jsonb, ARRAY[4]))"""
+    numbers = "SELECT number FROM campaign_recipients ORDER BY number"
+    db.execute(add, (campaign, [f"r{n}@h.example" for n in range(1, 5)]))
+    # a retry has made them unsent again
+    db.execute(
+        "UPDATE campaign_recipients"
+        " SET bounced = number = 1, unsubscribed = number = 2, complained = number = 3"
+    )
+    remove = "SELECT removed, kept FROM campaign_remove(%s, list => 1)"
+    assert fetch(db, remove, campaign) == (1, 3)
+    assert column(db, numbers) == [1, 2, 3]
+    db.execute("DELETE FROM campaign_recipients")
+    db.execute(add, (campaign, [f"s{n}@h.example" for n in range(1, 5)]))
+    assert column(db, numbers) == [5, 6, 7, 8]
 
 
 def test_a_copy(db: psycopg.Connection) -> None:

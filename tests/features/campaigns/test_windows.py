@@ -162,6 +162,32 @@ def test_a_job_for_each_zone(db: psycopg.Connection, clock: Clock) -> None:
     assert refused.value.diag.message_hint == "Did you mean Asia/Tokyo?"
 
 
+def test_tried_mail_of_a_closed_zone_leaves_room_to_others(
+    db: psycopg.Connection, clock: Clock
+) -> None:
+    campaign = make_campaign(db, 10, **{**OFFICE, "zone_column": "tz"})
+    db.execute("UPDATE campaign_recipients SET zone = 'Asia/Tokyo' WHERE number <= 2")
+    tokyo = ZoneInfo("Asia/Tokyo")
+    clock.now = datetime(2030, 6, 7, 9, 0, tzinfo=tokyo)
+    clock.start(campaign, rate=1)
+    assert clock.feed() == 2
+    # both were deferred, are claimed as the hours end, and come back
+    db.execute("UPDATE campaign_recipients SET state = 'deferred' WHERE state = 'queued'")
+    clock.now = datetime(2030, 6, 7, 17, 30, tzinfo=tokyo)
+    db.execute("UPDATE queue SET attempts = 1, next_attempt = %s", (clock.now,))
+    for _ in range(2):
+        assert clock.feed() == 2, "of Berlin"
+        db.execute("UPDATE queue SET status = 'HOLD' WHERE attempts = 0")
+    monday = datetime(2030, 6, 10, 9, 0, tzinfo=tokyo)
+    query = "SELECT DISTINCT next_attempt FROM queue WHERE attempts = 1"
+    assert column(db, query) == [monday]
+    assert clock.feed() == 2, "although an operator holds all that was fed"
+    assert column(db, "SELECT count(*) FROM queue WHERE status = 'HOLD'") == [4]
+    clock.now = monday
+    clock.feed()
+    assert clock.may_begin() == 2
+
+
 def test_a_zone_that_the_server_knows_no_more_keeps_no_other_campaign_back(
     db: psycopg.Connection, clock: Clock
 ) -> None:
@@ -288,6 +314,27 @@ def test_a_part_goes_first(db: psycopg.Connection, clock: Clock, zones: bool) ->
         pass
     clock.feed()
     assert set(statuses(db, campaign)) == {"LOGGED"}
+
+
+def test_a_first_part_that_fails_halts_the_rest(db: psycopg.Connection, clock: Clock) -> None:
+    for number, failed in enumerate((10, 11)):
+        campaign = make_campaign(db, 100, f"news {number}", f"ses-{number}")
+        clock.start(campaign, part=20, pause=timedelta(0))
+        assert clock.feed(f"ses-{number}") == 20
+        assert (end(db, "failed", failed), end(db, "delivered")) == (failed, 20 - failed)
+        while clock.feed(f"ses-{number}"):
+            end(db, "delivered")
+    assert books(db, campaign) == {"unsent": 80, "sent": 9, "errored": 11}, "10 of 20 are not more"
+    assert call(db, "campaign_halt") == 1
+    reasons = "SELECT halted_reason FROM campaigns WHERE halted_at IS NOT NULL"
+    assert column(db, reasons) == ["11 of 20 mails of the first part failed"]
+    # a retry sends the first part again, and the rest waits for its outcome
+    assert call(db, "campaign_retry", campaign, False, True) == 2
+    assert (clock.feed("ses-1"), end(db, "failed"), call(db, "campaign_halt")) == (11, 11, 0)
+    clock.feed("ses-1")
+    assert call(db, "campaign_halt") == 1
+    assert call(db, "campaign_resume", campaign, True) == 2
+    assert (call(db, "campaign_halt"), clock.feed("ses-1")) == (0, 80)
 
 
 def test_a_first_part_that_is_stopped_keeps_the_rest_back(

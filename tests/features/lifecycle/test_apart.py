@@ -33,9 +33,10 @@ ANN = "INSERT INTO shop.customers (email, name) VALUES ('ann@b.example', 'ann')"
 
 @pytest.fixture
 def roles(root: psycopg.Connection, owned: tuple[str, str]) -> Iterator[dict[str, str]]:
-    """Logins of this test: of the shop, of queued and of queued web, and the owner's."""
-    names = {name: f"{name}_{uuid.uuid4().hex[:8]}" for name in ("shop", "queued", "web")}
-    for name, group in {"shop": "submit", "queued": "queued", "web": "web"}.items():
+    """Logins of this test: of the shop, of queued and of queued web, of another, the owner's."""
+    groups = {"shop": "submit", "queued": "queued", "web": "web", "other": "submit"}
+    names = {name: f"{name}_{uuid.uuid4().hex[:8]}" for name in groups}
+    for name, group in groups.items():
         root.execute(f"CREATE ROLE {names[name]} LOGIN IN ROLE pgmta_{group}".encode())
     root.execute(f"CREATE SCHEMA shop AUTHORIZATION {names['shop']}".encode())
     with acting(root, names["shop"]) as app:
@@ -92,7 +93,8 @@ def test_functions_of_actions_have_the_rights_of_the_shop(
             "CREATE TABLE shop.ended (account text, who text);"
             "CREATE FUNCTION shop.end(account text, email text, data jsonb) RETURNS boolean"
             " LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS"
-            " 'INSERT INTO shop.ended VALUES (account, current_user) RETURNING true';"
+            " $$ SELECT set_config('default_transaction_read_only', 'on', false);"
+            " INSERT INTO shop.ended VALUES (account, current_user) RETURNING true $$;"
             "CREATE FUNCTION shop.closed(account text, email text, data jsonb) RETURNS boolean"
             " LANGUAGE sql SECURITY DEFINER AS 'SELECT true';"
             "REVOKE ALL ON FUNCTION shop.closed FROM PUBLIC;"
@@ -116,7 +118,85 @@ def test_functions_of_actions_have_the_rights_of_the_shop(
     consume = "SELECT account, why FROM lifecycle.token_consume(%s, 'end')"
     with acting(shop, roles["web"]) as web:
         assert fetch(web, consume, secret) == (1, None)
+        assert fetch(web, "SHOW default_transaction_read_only") == ("off",)
     assert fetch(shop, "SELECT account, who FROM shop.ended") == ("1", roles["shop"])
+
+
+NOTE = (
+    "CREATE FUNCTION {0}.note(account text, email text, data jsonb) RETURNS boolean"
+    " LANGUAGE sql SECURITY DEFINER AS 'SELECT true';"
+    "GRANT USAGE ON SCHEMA {0} TO pgmta_binding"
+)
+
+
+def test_functions_of_a_third_role_are_not_called(
+    shop: psycopg.Connection, root: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    """Its owner could take SECURITY DEFINER away before the call, which can read the table."""
+    root.execute(f"CREATE SCHEMA other AUTHORIZATION {roles['other']}".encode())
+    with acting(root, roles["other"]) as other:
+        other.execute(NOTE.format("other").encode())
+    add = (
+        "INSERT INTO lifecycle.actions (name, template, statuses, calls)"
+        " VALUES ('note', 'activation', '{provisioned}', 'other.note')"
+    )
+    fault = "not to the owner of shop.customers"
+    with pytest.raises(psycopg.Error, match=fault):
+        shop.execute(add)
+    with root.transaction():  # from before the binding
+        root.execute("SET LOCAL session_replication_role = replica")
+        root.execute(add.encode())
+    with acting(shop, roles["shop"]) as app:
+        app.execute(ANN.encode())
+        app.execute("SELECT lifecycle.ask('note', '1')")
+    (secret,) = fetch(shop, "SELECT secret FROM lifecycle.tokens WHERE action = 'note'")
+    with acting(shop, roles["web"]) as web, pytest.raises(psycopg.Error, match=fault):
+        web.execute("SELECT lifecycle.token_consume(%s, 'note')", [secret])
+
+
+def test_without_a_bound_table_functions_of_one_role_are_called(
+    root: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    root.execute(f"CREATE SCHEMA other AUTHORIZATION {roles['other']}".encode())
+    with acting(root, roles["owner"]) as owner:
+        owner.execute("SELECT lifecycle.binding_role_redeems()")
+        for name in ("shop", "other"):
+            with acting(root, roles[name]) as app:
+                app.execute(NOTE.format(name).encode())
+        add = (
+            "INSERT INTO lifecycle.actions (name, template, calls)"
+            " VALUES ('{0}', 'activation', '{0}.note')"
+        )
+        owner.execute(add.format("shop").encode())
+        fault = "the function of the action shop to shop_.*: those of one other role are called"
+        with pytest.raises(psycopg.Error, match=fault):
+            owner.execute(add.format("other").encode())
+        owner.execute("UPDATE lifecycle.actions SET calls = 'other.note' WHERE name = 'shop'")
+
+
+def test_a_binding_leaves_nothing_of_others_to_the_application(
+    root: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    """Code of an earlier one may have made a function that has the rights of pgmta_binding."""
+    uri = make_conninfo(root.info.dsn, user=roles["owner"])
+    root.execute(f"GRANT {roles['shop']} TO {roles['owner']}".encode())
+    root.execute(f"CREATE SCHEMA other AUTHORIZATION {roles['other']}".encode())
+    with acting(root, roles["owner"]) as owner:
+        owner.execute("SELECT lifecycle.binding_role()")
+    with acting(root, roles["other"]) as other:
+        other.execute(NOTE.format("other").encode())
+    for left, mend in {
+        "ALTER FUNCTION other.note OWNER TO pgmta_binding": "of pgmta_binding",
+        f"ALTER FUNCTION other.note OWNER TO {roles['other']};"
+        "GRANT EXECUTE ON FUNCTION other.note TO pgmta_binding": f"of {roles['other']}",
+    }.items():
+        root.execute(left.encode())
+        result = queuectl(uri, *BIND)
+        assert result.exit_code == 1
+        assert f"has the function other.note(text,text,jsonb) {mend}" in result.stderr
+    root.execute("REVOKE ALL ON FUNCTION other.note FROM pgmta_binding")
+    result = queuectl(uri, *BIND)
+    assert result.exit_code == 0, result.stderr
 
 
 def test_code_of_the_application_never_has_the_rights_of_the_owner(
@@ -196,6 +276,31 @@ def test_a_customer_who_is_deleted_meanwhile_gets_no_mail_again(
         until(lambda: column(root, waits, shop.info.backend_pid) == ["Lock"])
         other.commit()
         assert made.result() == (2,)
+
+
+def test_two_confirmations_of_sessions_that_see_all_mail(
+    shop: psycopg.Connection, root: psycopg.Connection, roles: dict[str, str]
+) -> None:
+    """They can't lock the customer, and the second sees the first all the same."""
+    shop.execute(
+        "INSERT INTO lifecycle.actions (name, template, confirmed_by)"
+        " VALUES ('move', 'activation', 'both')"
+    )
+    with acting(shop, roles["shop"]) as app:
+        app.execute(
+            "INSERT INTO shop.customers (email, name, confirmed) VALUES ('a@b.example', 'a', true)"
+        )
+        app.execute("SELECT lifecycle.ask('move', '1', 'new@b.example')")
+    consume = "UPDATE lifecycle.tokens SET consumed_at = lifecycle.epoch() WHERE email IS {} NULL"
+    with psycopg.connect(root.info.dsn) as other, ThreadPoolExecutor() as pool:
+        other.execute(consume.format("").encode())
+        second = pool.submit(shop.execute, consume.format("NOT").encode())
+        waits = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
+        until(lambda: second.done() or column(root, waits, shop.info.backend_pid) == ["Lock"])
+        other.commit()
+        second.result()
+    done = "SELECT consumed_at IS NOT NULL AND request IS NULL FROM lifecycle.tokens"
+    assert column(root, done) == [True, True]
 
 
 def test_who_may_bind(root: psycopg.Connection, roles: dict[str, str]) -> None:

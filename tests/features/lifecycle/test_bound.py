@@ -148,6 +148,7 @@ def test_what_cannot_be_bound(uri: str, owner: psycopg.Connection, server: str) 
         "CREATE SCHEMA a; CREATE SCHEMA b;"
         "CREATE TABLE a.users (id bigint PRIMARY KEY, email text, ok boolean, word text, at date);"
         "CREATE TABLE a.twice (id bigint); CREATE TABLE b.twice (id bigint);"
+        'CREATE TABLE a."Shop Users" (id bigint); CREATE TABLE pgmta.landed (id bigint);'
         "CREATE TABLE a.keyless (id bigint, email text, ok boolean);"
         "CREATE TABLE a.odd (id numeric PRIMARY KEY, email bigint, ok text);"
         "CREATE VIEW a.seen AS TABLE a.users;"
@@ -174,6 +175,12 @@ def test_what_cannot_be_bound(uri: str, owner: psycopg.Connection, server: str) 
         before = dump(make_conninfo(uri, user=root.info.user))
         for code, reason, *arguments in [
             (2, "there is no table user; did you mean 'users'?", "user", "--active", "ok"),
+            (2, "there is no table \"Shop User\"; did you mean '\"Shop Users\"'?", '"Shop User"',
+             "--active", "ok"),
+            (2, "one with blanks or signs as '\"Shop Users\"'", "Shop Users", "--active", "ok"),
+            (2, "ALTER TABLE pgmta.landed SET SCHEMA public;", "landed", "--active", "ok"),
+            (2, "by one of --status, --active, --confirmed, not by --status and --active",
+             "a.users", "--active", "ok", "--status", "word"),
             (2, "lifecycle.accounts belongs to pgmta", "accounts", "--active", "ok"),
             (2, "may be one of a.twice, b.twice", "twice", "--active", "ok"),
             (2, "a.users has no such column; did you mean 'email'?", "a.users", "--active", "ok",
@@ -406,10 +413,11 @@ def test_language_and_words_reach_the_mail(
     bind = ("bind", "people", "--status", "status", "--language", "lang", "--words", "firstName")
     for more, fault in [((), "has words that no column gives: firstname"), (bind[-2:], "")]:
         assert queuectl(uri, *bind[:-2], *more, "--create").exit_code == 0
-        owner.execute("UPDATE lifecycle.actions SET template = 'activation.de'")
+        change = "UPDATE lifecycle.actions SET template = 'activation{}' WHERE name = 'activation'"
+        owner.execute(change.format(".de").encode())
         result = queuectl(uri, "check")
         assert (result.exit_code, fault in result.stderr) == (int(bool(fault)), True), result.stderr
-    owner.execute("UPDATE lifecycle.actions SET template = 'activation' WHERE name = 'activation'")
+    owner.execute(change.format("").encode())
     owner.execute(
         'INSERT INTO public.people (id, email, login, lang, "firstName") VALUES'
         " (1, 'Ann@b.example', 'Ann', 'de', 'Ann'), (2, 'bob@b.example', 'Bob', NULL, NULL)"
@@ -579,6 +587,9 @@ def test_doctor_names_a_renamed_column(uri: str, owner: psycopg.Connection) -> N
     assert found() == []
     owner.execute("ALTER TABLE public.members RENAME mail TO mailbox")
     assert found() == ["the bound table public.members lacks what the binding names: mail"]
+    (one,) = diagnosed(uri, lambda examination: AccountChecks(examination).accounts())
+    assert "`queuectl lifecycle bind public.members --id " in one.remedy
+    assert " --email mail --login " in one.remedy
     again = ["mailbox" if word == "mail" else word for word in UUID.bind]
     assert queuectl(uri, "bind", *again, "--create").exit_code == 0
     assert found() == []

@@ -230,6 +230,10 @@ def test_five_wrong_codes_lock(accounts: psycopg.Connection) -> None:
     for _ in range(2):
         accounts.execute("SELECT recover('u1')")
     assert column(accounts, "SELECT failures FROM tokens ORDER BY id") == [5, 0]
+    # nothing is typed in beside a link without a code
+    add_accounts(accounts, 1, "new")
+    (secret,) = fetch(accounts, "UPDATE tokens SET failures = 5 WHERE account = 2 RETURNING secret")
+    assert fetch(accounts, "SELECT why FROM token_consume(%s, 'activation')", secret) == (None,)
 
 
 def test_a_recovery_is_asked_for_once_a_minute_and_says_nothing(
@@ -266,7 +270,9 @@ def test_an_activation_is_asked_for_once_a_minute(accounts: psycopg.Connection) 
         accounts.execute("SELECT activate_again('1')")
     assert fetch(accounts, "SELECT count(*) FROM tokens") == (2,)
     # the clock was set back by an hour: that is no hour of silence
-    accounts.execute("UPDATE tokens SET created_at = created_at + 3600")
+    accounts.execute(
+        "UPDATE tokens SET created_at = created_at + 3600, expires_at = expires_at + 3600"
+    )
     for _ in range(2):
         accounts.execute("SELECT activate_again('1')")
     assert fetch(accounts, "SELECT count(*) FROM tokens") == (3,)
@@ -301,6 +307,20 @@ def test_a_proof_is_taken_once(accounts: psycopg.Connection) -> None:
     assert column(accounts, take, "x") == []
     assert fetch(accounts, take, proof) == ("u1", "password_recovery")
     assert column(accounts, take, proof) == []
+    accounts.execute("INSERT INTO proofs (hash, account, action) VALUES ('x', 1, 'x')")
+    accounts.execute("DELETE FROM accounts")  # its id may be used again
+    assert column(accounts, "SELECT hash FROM proofs") == []
+
+
+def test_a_token_that_is_printed_again_keeps_its_first_time(accounts: psycopg.Connection) -> None:
+    """From which its expiry may count."""
+    add_accounts(accounts, 1)
+    printed = "SELECT tokens_printed('{1}', 'c', 'w', 'limit', 1, 0, 0, now())"
+    at = "SELECT collected_at FROM tokens"
+    accounts.execute(printed)
+    first = fetch(accounts, at)
+    accounts.execute(printed)
+    assert fetch(accounts, at) == first != (None,)
 
 
 def test_truncate_is_refused(accounts: psycopg.Connection) -> None:

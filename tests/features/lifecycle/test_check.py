@@ -32,10 +32,12 @@ def test_what_a_collector_misses(db: psycopg.Connection, database: str, tmp_path
     result = check(tmp_path, database)
     assert result.exit_code == 2
     assert 'collectors[0]: action activation: there is no template "activation"' in result.stderr
+    assert check(tmp_path, database, output="stdout").exit_code == 0
     put_templates(db)
     assert check(tmp_path, database).exit_code == 0
-    result = check(tmp_path, database, actions=["activatoin"])
-    assert 'collectors[0]: there is no action "activatoin"; Did you mean' in result.stderr
+    for output in ("queue", "stdout"):
+        result = check(tmp_path, database, actions=["activatoin"], output=output)
+        assert 'collectors[0]: there is no action "activatoin"; Did you mean' in result.stderr
     db.execute("INSERT INTO lifecycle.actions (name, template) VALUES ('invitation', 'activation')")
     assert check(tmp_path, database).exit_code == 0
     result = check(tmp_path, database, ("activate", "recover"))

@@ -112,6 +112,20 @@ def test_an_account_that_is_deleted_meanwhile_gets_no_mail_again(
     assert column(accounts, again) == [1, 3]
 
 
+@pytest.mark.slow
+def test_mail_again_gives_up_an_account_that_stays_locked(
+    accounts: psycopg.Connection, database: str
+) -> None:
+    """It holds the locks of the accounts before it."""
+    add_accounts(accounts, 2)
+    accounts.execute("UPDATE tokens SET created_at = created_at - 3600, expires_at = epoch() - 60")
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM lifecycle.accounts WHERE id = 2 FOR UPDATE")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            accounts.execute(AGAIN)
+    assert fetch(accounts, AGAIN) == (2,)
+
+
 def test_nobody_says_that_a_code_is_right_while_wrong_ones_are_not_counted(
     accounts: psycopg.Connection, database: str
 ) -> None:

@@ -289,6 +289,16 @@ async def test_a_backlog_of_a_credential_leaves_slots_to_others(stage: Stage) ->
     stage.drain()
 
 
+async def test_mail_of_an_exhausted_budget_takes_no_slots(stage: Stage) -> None:
+    """Whenever it comes: its budget has its next time at the end of the month."""
+    stage.reservations.next_at["credential:x"] = time.monotonic() + AHEAD + 1e6
+    for number in range(3):
+        stage.prepare_one(outgoing(number, CREDENTIAL))
+        assert stage.context.timed.load == 1
+        await eventually(lambda: stage.context.timed.load == 0)
+    assert [result.event for _, result in stage.results] == [Event.POSTPONE] * 3
+
+
 async def test_a_forward_step_of_the_clock_gives_a_worker_no_time_twice(stage: Stage) -> None:
     reservations = stage.reservations
     for number in range(30):

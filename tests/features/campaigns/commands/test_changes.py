@@ -22,7 +22,7 @@ DONE = "SELECT count(*) FROM campaign_jobs WHERE status <> 'STOPPED'"
 def test_another_template(site: Site, db: psycopg.Connection) -> None:
     site.imported(LIST)
     put_template(db, "hello", replace(HELLO, body="Dear {{name}}, {{town}}.\n"))
-    put_template(db, "hello", replace(HELLO, body="Dear {{name}}.\n"))
+    put_template(db, "hello", replace(HELLO, body="Dear {{name}}.\n", sender="new@a.example"))
     refused = site.run("template", "news", "hello", "--version", "2")
     assert refused.exit_code == 1
     assert "template: town: a word is missing (recipient 1)" in refused.stderr
@@ -36,7 +36,9 @@ def test_another_template(site: Site, db: psycopg.Connection) -> None:
     db.execute("UPDATE campaign_recipients SET message_id = NULL, state = 'unsent'"
                " WHERE number = 2")  # fmt: skip
     said = site.said("template", "news", "hello", "--reason", "a typo")
+    assert site.said("preview", "news", "2", "--text").splitlines()[0] == "Dear Bob."
     assert said.startswith("news has template hello version 3 now, for 1 unsent recipients")
+    assert said.endswith("; sender: new@a.example\n")
     action, details = db.execute(AUDITED).fetchall()[0]
     assert (action, details["version"], details["reason"]) == ("campaign template", 3, "a typo")
     db.execute("UPDATE campaign_recipients SET message_id = nextval('message_ids')"
@@ -51,6 +53,8 @@ def test_another_template(site: Site, db: psycopg.Connection) -> None:
         (1, None), (3, "a typo"),
     ]  # fmt: skip
     assert "hello version 3, since" in site.said("show", "news")
+    site.create("own", "--sender", "own@a.example", "--version", "1")
+    assert json.loads(site.said("template", "own", "hello", "--json"))["sender"] == "own@a.example"
 
 
 def test_a_list_that_was_checked_for_another_template(

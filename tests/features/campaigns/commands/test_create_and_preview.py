@@ -62,7 +62,7 @@ def test_campaigns_that_are_refused(site: Site) -> None:
     assert 'there is a campaign "news" already' in again.stderr
     for name in ("a  b", " a", "a ", "a\tb", "a" + 32 * " b"):
         odd = site.run("create", name, "--template", "hello", "--credential", "c")
-        assert odd.stderr.startswith("error: name: it does not fit; A letter, then up to 63")
+        assert odd.stderr.startswith("error: name: it does not fit. A letter, then up to 63")
     assert column(site.db, "SELECT name FROM campaigns") == ["news"]
 
 

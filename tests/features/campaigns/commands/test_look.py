@@ -62,6 +62,12 @@ def test_the_budget_and_mail_that_waits(site: Site, db: psycopg.Connection) -> N
     assert free == "its rate: credential:ses-1 is free at 2100-01-01 00:00:00+0000"
     assert mail.startswith("message ")
     assert mail.endswith(": 4.3.0 no unsubscribe_url")
+    db.execute(
+        "UPDATE queue SET status = 'HOLD', hold_reason = 'virus' WHERE recipient = 'ann@a.example'"
+    )
+    listed = "1 of its mails on hold (`queuectl list --status hold --metadata campaign=news`)"
+    assert waits(site)[-1] == f"an operator: {listed}"
+    assert f"not tried again: {listed}" in site.said("retry", "news")
     db.execute("SELECT budget_set('credential:ses-1', 1.0, 0)")
     assert waits(site)[0].startswith("the next month: credential:ses-1 has no more (")
 
@@ -79,7 +85,7 @@ def test_stopped_halted_and_a_later_list(site: Site, db: psycopg.Connection) -> 
     ]
     db.execute("UPDATE campaigns SET halted_at = now(), halted_reason = '11 of 12'")
     assert waits(site) == [
-        "an operator, after too many bounces: `queuectl campaign resume news --halted`"
+        "an operator, because it is halted: `queuectl campaign resume news --halted`"
     ]
     refused = site.run("resume", "news")
     assert refused.exit_code == 1

@@ -47,6 +47,9 @@ def test_bad_options_store_nothing(site: Site, db: psycopg.Connection) -> None:
         (["--hours", "09:00-17:00", "--days", ","], "--days: it names no day"),
         (["--days", "Mon"], "they count only with --hours"),
         (["--hours", "09:00-17:00", "--zone", "Europe/Berln"], "Did you mean Europe/Berlin?"),
+        # the clocks of Berlin skip this time
+        (["--hours", "09:00-17:00", "--zone", "Europe/Berlin", "--at", "2030-03-31 02:30"],
+         "there is no 02:30"),
         (["--hours", "02:00-03:00", "--at", "2030-06-07T09:00:00Z", "--deadline",
           "2030-06-07T18:00:00Z"], "hours of the campaign in UTC do not begin before it"),
         (["--at", "2030-06-08T09:00:00Z", "--deadline", "2030-06-07T18:00:00Z"],
@@ -59,9 +62,10 @@ def test_bad_options_store_nothing(site: Site, db: psycopg.Connection) -> None:
     site.imported("recipient,name,city\n" + "".join(f"r{n}@a.example,N,C\n" for n in range(10)))
     for options, words in (
         (["--first", "5%"], "need each other"), (["--wait", "1h"], "need each other"),
-        (["--first", "100%", "--wait", "1h"], "no part"), (["--first", "x", "--wait", "1h"], "5%"),
+        (["--first", "100%", "--wait", "1h"], "nor a share above 0%"),
+        (["--first", "x", "--wait", "1h"], "5%"),
         (["--first", "10", "--wait", "1h"], "leaves none for later"),
-        (["--first", "1.5", "--wait", "1h"], "no part"),
+        (["--first", "1.5", "--wait", "1h"], "nor a share above 0%"),
         (["--first", "1", "--wait", "x"], "--wait"),
     ):  # fmt: skip
         result = site.run("start", "news", *options)
@@ -108,10 +112,11 @@ def test_what_a_campaign_with_hours_waits_for(site: Site, db: psycopg.Connection
     begin_worker(db)
     db.execute("UPDATE campaign_jobs SET closes_at = now() + interval '2 d', opens_at = now() +"
                " CASE zone WHEN 'UTC' THEN -interval '1 min' ELSE interval '1 d' END")  # fmt: skip
-    (tomorrow,) = column(db, "SELECT opens_at FROM campaign_jobs WHERE pause IS NOT NULL"
-                             " AND zone = 'Asia/Tokyo'")  # fmt: skip
+    tomorrow, later = fetch(db, "SELECT opens_at, opens_at + pause FROM campaign_jobs"
+                                " WHERE pause IS NOT NULL AND zone = 'Asia/Tokyo'")  # fmt: skip
     assert waits(site, "other") == [
-        "its first part: the rest goes after it",
+        f"its first part: the rest goes after it, not before {instant(later)}, because of "
+        "Asia/Tokyo",
         f"its hours in Asia/Tokyo, which begin at {instant(tomorrow)}",
     ]
     db.execute("SELECT campaign_take(), campaign_feed('ses-1', 'w'), campaign_feed('ses-1', 'w')")

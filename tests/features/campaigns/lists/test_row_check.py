@@ -14,6 +14,7 @@ from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import mailbox_key, parse_mailbox
 from pgmta_features.campaigns.lists.column_finder import ColumnFinder, NoColumn
 from pgmta_features.campaigns.lists.row_check import MAX_WORDS_OCTETS, RowCheck, read_mapping
+from pgmta_features.campaigns.lists.time_zones import TimeZones
 
 TEMPLATE = compile_template(TemplateSource(
     sender="", from_="{{shop}} <{{address}}>", subject="{{title}}",
@@ -136,3 +137,17 @@ def test_words_have_the_columns_that_are_named() -> None:
     assert "did you mean 'first'?" in refused.value.problems[1]
     with pytest.raises(ConfigError, match="--column first=Nmae: there is no column Nmae; did"):
         RowCheck(template, ["Name", "recipient", "greeting", "city"], {"first": "Nmae"})
+
+
+def test_the_first_unknown_time_zones_have_hints() -> None:
+    """Those of a million rows would take hours."""
+    zones = TimeZones("tz", ["Asia/Tokyo"], "UTC")
+
+    def reason(name: str) -> str:
+        with pytest.raises(ValueError, match="tz: there is no time zone") as refused:
+            zones.find(name)
+        return str(refused.value)
+
+    hinted = [n for n in range(30) if "did you mean Asia/Tokyo?" in reason(f"Asia/Toky{n}")]
+    assert hinted == [*range(20)]
+    assert "did you mean" in reason("Asia/Toky0")

@@ -45,7 +45,7 @@ def test_one_octet_decides_wherever_it_is(far: int) -> None:
     assert recognise(io.BytesIO(ascii_rows + b"M\xfcller\n")).name == "windows-1252"
     mixed = "Köln\n".encode() * 2 + ascii_rows + b"M\xfcller\n"
     found = recognise(io.BytesIO(mixed))
-    assert found.name == "UTF-8"
+    assert (found.name, found.mixed) == ("UTF-8", True)
     last = decoded(mixed, found).splitlines()[-1]
     assert found.fault(last) == "has the octet 0xFC, which is not in UTF-8"
     # a few names that were spoilt before
@@ -67,7 +67,8 @@ def test_encodings_by_name() -> None:
         codec = {"UTF8": "utf-8", "macintosh": "mac_roman"}.get(name, name)
         assert decoded(text.encode(codec), named(name)) == text.removeprefix("\ufeff")
     for name, reason in (
-        ("window-1252", "did you mean windows-1252?"), ("base64", "it is unknown"),
+        ("window-1252", "did you mean windows-1252?"), ("base64", "unknown; utf-8, windows"),
+        ("rot13", "unknown; utf-8, windows"), ("zlib", "unknown; utf-8, windows"),
         ("idna", "ASCII as it is"), ("unicode_escape", "ASCII as it is"), ("utf-7", "ASCII as it"),
         ("cp037", "ASCII as it is"), ("", "it is unknown"),
     ):  # fmt: skip

@@ -57,6 +57,8 @@ def test_mail_is_found_where_it_is_now(config: Path) -> None:
     waits, gone = (1, "QUEUED", "Bob@b.example"), (3, "delivered", "Bob@b.example")
     assert found(config, "--recipient", "Bob@B.example") == [waits, gone]
     assert found(config, "--recipient", "bob@*") == [waits, gone]
+    assert found(config, "--recipient", "BOB@b.example", "--message-id", "two@a.example") == [gone]
+    assert found(config, "--recipient", "B_B@b.example") == []
     assert found(config, "--recipient", "Bob@b.example", "--since", "90d")[2][0] == 4
     assert found(config, "--sender", "s@a.example", "--metadata", "order=8") == [gone]
     assert found(config, "--message-id", "one@a.example") == [waits]

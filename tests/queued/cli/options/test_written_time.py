@@ -87,6 +87,7 @@ def test_a_day_begins_at_midnight(machine: None) -> None:
         ("24 Dec 26 18:00", "the year with four digits"),
         ("2026-12-24", "the time of day is missing"),
         ("tomorrow", "the time of day is missing"),
+        ("tomorrow 9", "as in tomorrow 9:00 or tomorrow 9 pm"),
         ("18:00", "the date is missing, as in today 18:00"),
         ("2026-02-30 18:00", "no calendar has the day 2026-02-30"),
         ("2026-13-01T00:00:00Z", "no calendar has the day 2026-13-01"),

@@ -21,6 +21,11 @@ class Resources:
         self._settings: dict[str, dict[str, str | float]] = {}
         self._others: set[str] = set()
 
+    @property
+    def uri(self) -> str:
+        """The database, for connections of another kind."""
+        return self._uri
+
     def link(self, name: str, settings: dict[str, str] | None = None, **more: float) -> Link:
         """Return the link of that name, which all callers share; `more` is as of Link.
 

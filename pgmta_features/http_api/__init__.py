@@ -3,8 +3,8 @@
 from pgmta.features import Command, Feature
 
 FEATURE = Feature(
-    needs=("events",),
-    schema=("schema/keys.sql", "schema/intake.sql"),
+    needs=("suppressions", "events"),
+    schema=("schema/keys.sql", "schema/intake.sql", "schema/messages.sql", "schema/commands.sql"),
     commands={
         "apikey": Command(
             path=".commands.apikey:apikey",

@@ -18,10 +18,14 @@ from queued.web.web_config import WebConfig, whole_web_config
 
 RESOURCES: dict[str, str] = {
     "key": "",
+    "messages": "",
     "messages_send": "",
     "openapi": "",
     "events": "events",
     "webhooks": "webhooks",
+    "suppressions": "",
+    "templates": "",
+    "usage": "",
 }
 """The modules of `resources`, each with the feature that it is about, '' for the core."""
 

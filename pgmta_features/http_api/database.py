@@ -10,15 +10,16 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from pgmta.errors import StoreUnavailable, SubmissionError, Undecided
+from pgmta.errors import Blocked, LoginRefused, StoreUnavailable, SubmissionError, Undecided
 from pgmta.postgres import faults
 from pgmta.postgres.link import Link
 from pgmta.postgres.link_connection import LinkConnection
+from pgmta.postgres.operator import OperatorConnection, connected
 from pgmta.postgres.resources import Resources
 from pgmta.store.changes.sql_interface import refused
 from pgmta.store.schema import Schema
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.problem import Problem, away, pointer_of
+from pgmta_features.http_api.problem import Problem, away, conflict, pointer_of
 
 STATEMENT_TIMEOUT_S = 2.0
 """For a statement, unless its caller says otherwise."""
@@ -32,6 +33,13 @@ _BEGIN = (
     " set_config('statement_timeout', %(statement_ms)s, true),"
     " set_config('lock_timeout', %(lock_ms)s, true)"
 )
+_BEGIN_OPERATOR = (
+    "SELECT set_config('pgmta.acting', %(acting)s, false),"
+    " set_config('application_name', 'pgmta api', false),"
+    " set_config('statement_timeout', %(statement_ms)s, false),"
+    " set_config('lock_timeout', %(lock_ms)s, false)"
+)
+_STATE_ERRORS = (psycopg.errors.ObjectNotInPrerequisiteState, psycopg.errors.UniqueViolation)
 _IN_JSON = {"from_": "from"}
 
 
@@ -73,6 +81,8 @@ class ApiDatabase:
 
     def __init__(self, resources: Resources, schema: Schema, connections: int) -> None:
         self._schema = schema
+        self._uri = resources.uri
+        self._operators = asyncio.Semaphore(connections)
         self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for number in reversed(range(connections)):
             self._free.put_nowait(resources.link(f"api {number}"))
@@ -118,6 +128,42 @@ class ApiDatabase:
         finally:
             self._free.put_nowait(link)
 
+    @asynccontextmanager
+    async def operating(
+        self, caller: Caller, *, timeout_s: float = STATEMENT_TIMEOUT_S
+    ) -> AsyncIterator[OperatorConnection]:
+        """Lend a connection as the commands of queuectl have it, in autocommit, for the caller.
+
+        It is for what is asked seldom, because each is made anew. All is durable at its end. Raises
+        as `acting` does, and 409 for what the state of a thing does not allow.
+        """
+        if self._schema.problem:
+            raise away()
+        try:
+            async with asyncio.timeout(_WAIT_TIMEOUT_S):
+                await self._operators.acquire()
+        except TimeoutError:
+            raise _busy("All connections to the database are in use.") from None
+        try:
+            async with connected(self._uri) as db:
+                fields = {
+                    "acting": caller.acting, "statement_ms": str(round(timeout_s * 1000)),
+                    "lock_ms": str(round(_LOCK_TIMEOUT_S * 1000)),
+                }  # fmt: skip
+                await db.execute(_BEGIN_OPERATOR, fields)
+                yield db
+        except Blocked:
+            raise _busy("Another transaction has it.") from None
+        except (StoreUnavailable, LoginRefused) as error:
+            raise _problem(error) from error
+        except _STATE_ERRORS as error:
+            sentences = [error.diag.message_primary, error.diag.message_hint]
+            raise conflict(". ".join(each.rstrip(".") for each in sentences if each)) from error
+        except psycopg.Error as error:
+            raise _problem(error) from error
+        finally:
+            self._operators.release()
+
 
 def problem_of(error: SubmissionError) -> Problem:
     """Return the problem of an argument that the database refuses."""
@@ -129,7 +175,7 @@ def problem_of(error: SubmissionError) -> Problem:
     return Problem(422, "invalid", detail, pointer=pointer_of(*path))
 
 
-def _problem(error: StoreUnavailable | psycopg.Error) -> Exception:
+def _problem(error: StoreUnavailable | LoginRefused | psycopg.Error) -> Exception:
     """Return what the client gets."""
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     if isinstance(cause, psycopg.errors.QueryCanceled):
@@ -143,7 +189,7 @@ def _problem(error: StoreUnavailable | psycopg.Error) -> Exception:
             503, "database-away", "The database went away, and it is open whether it was done.",
             headers={"Retry-After": str(_RETRY_S)},
         )  # fmt: skip
-    if isinstance(error, StoreUnavailable):
+    if isinstance(error, StoreUnavailable | LoginRefused):
         return away()
     if faults.locked(error) or faults.lost_race(error):
         return _busy("Another transaction has it.")

@@ -20,6 +20,7 @@ TITLES = {
     "rate": "Too many requests",
     "scope-missing": "The key lacks a scope",
     "not-found": "There is no such thing",
+    "conflict": "Its state does not allow that",
     "body-missing": "The request needs a body",
     "body-unexpected": "The request takes no body",
     "body-type": "The body has another type",
@@ -113,6 +114,11 @@ class Problem(HttpError):
 def not_found(what: str) -> Problem:
     """Return the problem of a thing that there is not, or that is foreign: both get the same."""
     return Problem(404, "not-found", f"There is no such {what}, or the key may not see it.")
+
+
+def conflict(reason: str) -> Problem:
+    """Return the problem of a change that the state of a thing does not allow."""
+    return Problem(409, "conflict", f"{reason[:1].upper()}{reason[1:].rstrip('.')}.")
 
 
 def away(seconds: int = _RETRY_S) -> Problem:

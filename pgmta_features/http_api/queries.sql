@@ -87,3 +87,37 @@ ORDER BY k.expires_at, k.name
 -- Whether a process of the API runs, and there is no key for it.
 SELECT EXISTS (SELECT FROM daemons WHERE program = 'api' AND seen_at > now() - interval '1 minute')
     AND NOT EXISTS (SELECT FROM api_keys WHERE revoked_at IS NULL AND coalesce(expires_at > now(), true)) AS unused
+
+-- name: message
+-- A message that the key sees.
+SELECT accepted_at, size, sender, tenant, message_id_header, submitted_by, template, version, metadata
+FROM pgmta.api_message(%(id)s)
+
+-- name: recipients
+-- The recipients of a message behind a row.
+SELECT row_id, recipient, state, attempts, next_attempt, at, code, enhanced, reply, class, host, returned_at, returned,
+    complained_at, status, lease_until, send_at, held_by, hold_reason, hold_until, report_kind, priority, last_reply,
+    malformed, sender, suppressed, worker
+FROM pgmta.api_recipients(%(id)s, %(after)s, %(most)s)
+
+-- name: attempts
+-- The log of a message behind an entry.
+SELECT ended_at, row_id, lease_token, recipient, attempt, started_at, event, code, enhanced, reply, class, command, host,
+    tls_version, tls_verified, returned_at, returned, confirmed_at, complained_at
+FROM pgmta.api_attempts(%(id)s, %(at)s, %(row)s, %(token)s, %(most)s)
+
+-- name: search
+-- Recipients that the key sees.
+SELECT message_id, row_id, recipient, state, attempts, next_attempt, at, code, enhanced, reply, class, sender, tenant,
+    message_id_header, metadata
+FROM pgmta.api_search(%(states)s, %(ids)s::bigint[], %(recipients)s, %(sender)s, %(header)s, %(words)s::jsonb, %(tenant)s,
+    %(since)s, %(until)s, %(before)s, %(after)s, %(most)s, %(seconds)s)
+
+-- name: change
+-- Cancel, hold or release a message, or some recipients of it.
+SELECT changed, absent, known FROM pgmta.api_change(%(action)s, %(id)s, %(recipients)s, %(reason)s)
+
+-- name: usage
+-- What the log of a day says of the mail that the key sees.
+SELECT delivered, deferred, bounced, "unknown", expired, cancelled, suppressed, returned, complained
+FROM pgmta.api_usage(%(day)s)

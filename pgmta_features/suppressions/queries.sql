@@ -21,6 +21,16 @@ WHERE s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
     AND (%(reason)s::text IS NULL OR s.reason = %(reason)s)
 ORDER BY s.at DESC, s.address LIMIT %(limit)s
 
+-- name: page
+-- Suppressions of a tenant that hold, behind one of them, by address and scope; null is every one.
+SELECT s.address, s.scope, s.reason, s.source, s.at, s.until
+FROM suppressions AS s
+WHERE s.tenant = %(tenant)s AND s.released_at IS NULL AND (s.until IS NULL OR s.until > now())
+    AND (%(address)s::text IS NULL OR s.address = mailbox_key(%(address)s))
+    AND (%(scope)s::text IS NULL OR s.scope = %(scope)s) AND (%(reason)s::text IS NULL OR s.reason = %(reason)s)
+    AND (s.address, s.scope) > (%(after_address)s, %(after_scope)s)
+ORDER BY s.address, s.scope LIMIT %(limit)s
+
 -- name: export
 -- All suppressions that hold, without those that had to be forgotten.
 SELECT s.address, s.tenant, s.scope, s.reason, s.source, s.at, s.until

@@ -150,6 +150,13 @@ class SuppressionTable:
         """Return the latest suppressions that hold."""
         return await self._db.rows(_SQL["list"], {**wanted.params(), "limit": limit})
 
+    async def page(
+        self, wanted: WantedSuppressions, after: tuple[str, str], limit: int
+    ) -> list[dict[str, Any]]:
+        """Return suppressions of one tenant that hold, behind an address and its scope."""
+        place = {"after_address": after[0], "after_scope": after[1], "limit": limit}
+        return await self._db.rows(_SQL["page"], {**wanted.params(), **place})
+
     async def every_row(self, wanted: WantedSuppressions) -> AsyncIterator[dict[str, Any]]:
         """Return all suppressions that hold, but for hashes, as they are read."""
         async with self._db.transaction(), self._db.cursor("suppressions") as cursor:

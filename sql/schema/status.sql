@@ -204,7 +204,8 @@ COMMENT ON FUNCTION cancel IS
     'after its attempt, unless that delivers. One in REPORT has its outcome and stays. A role that only submits '
     'has its own mail.';
 
-CREATE FUNCTION withdraw(ids bigint[], reason text, event text DEFAULT 'cancelled', skip_locked boolean DEFAULT false)
+CREATE FUNCTION withdraw(ids bigint[], reason text, event text DEFAULT 'cancelled', skip_locked boolean DEFAULT false,
+    rows bigint[] DEFAULT NULL)
 RETURNS integer LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     chances integer :=
@@ -230,7 +231,8 @@ BEGIN
             INTO flying, waiting
             FROM (
                 SELECT q.id, q.lease_until FROM queue AS q
-                WHERE q.message_id = ANY (messages) AND q.status NOT IN ('DELETE', 'REPORT') ORDER BY q.id FOR UPDATE
+                WHERE q.message_id = ANY (messages) AND (rows IS NULL OR q.id = ANY (rows))
+                    AND q.status NOT IN ('DELETE', 'REPORT') ORDER BY q.id FOR UPDATE
             ) AS found;
             -- The attempt ends and its outcome counts. After a deferral queued removes the row. The trigger
             -- of the first statement would clear what the second one sets.
@@ -248,7 +250,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION withdraw IS
     'The common part of cancel() and of triggers that withdraw mail: it asks for no right to the messages. With skip_locked '
-    'it leaves messages whose rows are all locked as they are.';
+    'it leaves messages whose rows are all locked as they are. With rows it takes these alone.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION sees_all_mail', 'PUBLIC', 'EXECUTE'),

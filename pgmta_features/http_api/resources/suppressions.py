@@ -1,0 +1,311 @@
+"""Suppressions of the tenant of a key: listed, added, released and imported."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
+
+from pgmta.config.types import hint
+from pgmta.errors import AddressError, ConfigError
+from pgmta.mail.address import parse_recipient, with_domain
+from pgmta_features.http_api.api import Api
+from pgmta_features.http_api.intake.senders import tenant_of
+from pgmta_features.http_api.operation import Answer, Call, Operation, Page, Received, Time
+from pgmta_features.http_api.problem import Problem
+from pgmta_features.http_api.spooled import CSV_TYPE, MAX_LIST_OCTETS, WORK_TIMEOUT_S, spooled
+from pgmta_features.suppressions.suppression_file import BadLine, read_suppressions, source_of
+from pgmta_features.suppressions.suppression_table import (
+    REASONS,
+    Scopes,
+    Suppression,
+    SuppressionTable,
+    WantedSuppressions,
+)
+from queued.cli.options.template_file import check_tenant
+
+_SCOPE = "suppressions"
+_PATH = "/v1/suppressions"
+_ADDRESSES_PER_COMMIT = 2000
+_MAX_PROBLEMS = 20  # lines that an answer names
+
+
+def _address(text: str) -> str:
+    try:
+        return with_domain(*parse_recipient(text))
+    except AddressError as error:
+        raise ValueError(str(error)) from None
+
+
+def _reason(text: str) -> str:
+    if text not in REASONS:
+        raise ValueError(f"there is no reason {text[:64]!r}; {hint(text, REASONS)}")
+    return text
+
+
+type _Address = Annotated[str, AfterValidator(_address)]
+type _Reason = Annotated[str, AfterValidator(_reason)]
+type _Tenant = Annotated[str, AfterValidator(check_tenant)]
+
+
+class _Tenanted(Received):
+    tenant: _Tenant | None = Field(
+        default=None, description="for keys of any tenant; others have their own"
+    )
+
+
+class SuppressionPages(_Tenanted):
+    """Which suppressions are listed."""
+
+    address: _Address | None = Field(default=None, description="of this address")
+    scope: str | None = Field(default=None, description="of this kind of mail")
+    reason: _Reason | None = Field(default=None, description=f"one of {', '.join(REASONS)}")
+    limit: int = Field(default=100, ge=1, le=1000, description="entries of a page, at most")
+    after: str | None = Field(default=None, description="`next` of the page before")
+
+
+class NewSuppression(_Tenanted):
+    """An address that is to get no mail."""
+
+    address: _Address
+    scope: str = Field(default="", description="kind of mail; all kinds without it")
+    reason: _Reason = Field(default="operator", description=f"one of {', '.join(REASONS)}")
+    source: str = Field(default="", description="where you know it from; the key without it")
+    until: AwareDatetime | None = Field(default=None, description="when it ends; never without it")
+
+
+class Release(_Tenanted):
+    """An address whose owner wants mail again."""
+
+    address: _Address
+    scope: str | None = Field(default=None, description="kind of mail; all of them without it")
+
+
+class ImportQuery(_Tenanted):
+    """What lines have that do not say so themselves."""
+
+    scope: str = Field(default="", description="kind of mail; all kinds without it")
+    reason: _Reason = Field(default="operator", description=f"one of {', '.join(REASONS)}")
+
+
+class ListedSuppression(BaseModel):
+    """A suppression that holds."""
+
+    address: str
+    scope: str
+    reason: str
+    source: str
+    at: Time
+    until: Time | None = None
+
+
+class Added(BaseModel):
+    """What it changed."""
+
+    outcome: str = Field(
+        description="new, newer (than what was known), older (that holds on) or forgotten"
+    )
+
+
+class Released(BaseModel):
+    """How many suppressions of the address have ended."""
+
+    released: int
+
+
+class BadLineOfList(BaseModel):
+    """A line that was left out."""
+
+    line: int
+    detail: str
+
+
+class Imported(BaseModel):
+    """How many lines there were, by what they changed."""
+
+    new: int = 0
+    newer: int = 0
+    older: int = 0
+    forgotten: int = 0
+    bad: int = 0
+    problems: list[BadLineOfList] = Field(description=f"the first {_MAX_PROBLEMS} bad lines")
+
+
+class _Suppressions:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._database = api.database
+
+    async def list(self, call: Call) -> Answer:
+        """List those of the tenant, by address and scope."""
+        wanted: SuppressionPages = call.query
+        which = WantedSuppressions(
+            wanted.address, tenant_of(call.caller, wanted.tenant), wanted.scope, wanted.reason
+        )
+        after = _place(wanted.after) if wanted.after else ("", "")
+        async with self._database.operating(call.caller) as db:
+            table = SuppressionTable(db, call.caller.acting)
+            rows = await table.page(which, after, wanted.limit + 1)
+        following = None
+        if len(rows) > wanted.limit:
+            last = rows[wanted.limit - 1]
+            text = json.dumps([last["address"], last["scope"]])
+            following = urlsafe_b64encode(text.encode()).decode()
+        found = [ListedSuppression(**row) for row in rows[: wanted.limit]]
+        return Answer(Page[ListedSuppression](data=found, next=following))
+
+    async def add(self, call: Call) -> Answer:
+        """Suppress an address."""
+        body: NewSuppression = call.body
+        tenant = tenant_of(call.caller, body.tenant)
+        if body.until and body.until <= datetime.now(UTC):
+            raise Problem(422, "invalid", "until: It is over.", pointer="/until")
+        given = Suppression(
+            address=body.address, tenant=tenant, scope=body.scope, reason=body.reason,
+            source=source_of(body.source), until=body.until,
+        )  # fmt: skip
+        async with self._database.operating(call.caller) as db:
+            table = SuppressionTable(db, call.caller.acting)
+            _check(await table.scopes(), tenant, body.scope)
+            outcome = await table.add(given)
+        return Answer(Added(outcome=outcome))
+
+    async def release(self, call: Call) -> Answer:
+        """Release an address."""
+        body: Release = call.body
+        tenant = tenant_of(call.caller, body.tenant)
+        async with self._database.operating(call.caller) as db:
+            table = SuppressionTable(db, call.caller.acting)
+            released = await table.release(body.address, tenant, body.scope)
+        return Answer(Released(released=released))
+
+    async def import_list(self, call: Call) -> Answer:
+        """Suppress the addresses of a list, as `queuectl suppression import` does."""
+        query: ImportQuery = call.query
+        tenant = tenant_of(call.caller, query.tenant)
+        default = Suppression(
+            address="", tenant=tenant, scope=query.scope, reason=query.reason,
+            source=f"import by {call.caller.acting}",
+        )  # fmt: skip
+        outcomes: Counter[str] = Counter()
+        problems: list[BadLineOfList] = []
+        async with (
+            spooled(call, self._api.config.limits.request) as file,
+            self._database.operating(call.caller, timeout_s=WORK_TIMEOUT_S) as db,
+        ):
+            table = SuppressionTable(db, call.caller.acting)
+            scopes = await table.scopes()
+            _check(scopes, tenant, query.scope)
+            lines = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
+            batch: list[Suppression] = []
+            try:
+                for each in read_suppressions("body", lines, default, _of(tenant, scopes)):
+                    if isinstance(each, BadLine):
+                        outcomes["bad"] += 1
+                        if len(problems) < _MAX_PROBLEMS:
+                            problems.append(BadLineOfList(line=each.line, detail=each.reason))
+                        continue
+                    batch.append(each)
+                    if len(batch) == _ADDRESSES_PER_COMMIT:
+                        outcomes.update(await table.put(batch))
+                        batch.clear()
+                        await asyncio.sleep(0)  # others have their turn
+            except ConfigError as error:  # the first line
+                detail = "; ".join(each.removeprefix("body:") for each in error.problems)
+                raise Problem(422, "invalid", f"Line {detail}.") from None
+            finally:
+                lines.detach()
+            if batch:
+                outcomes.update(await table.put(batch))
+            await table.note_import("body", outcomes)
+        return Answer(Imported(**outcomes, problems=problems))
+
+
+def _check(scopes: Scopes, tenant: str, scope: str) -> None:
+    try:
+        scopes.check(tenant, scope)
+    except ValueError as error:
+        detail = f"{error}".partition(" (queuectl")[0]
+        raise Problem(422, "invalid", f"scope: {detail}.", pointer="/scope") from None
+
+
+def _of(tenant: str, scopes: Scopes) -> Callable[[str, str], None]:
+    """Return a check of the tenant and the scope of a line."""
+
+    def check(named: str, scope: str) -> None:
+        if named != tenant:
+            raise ValueError("the list is for another tenant")
+        scopes.check(named, scope)
+
+    return check
+
+
+def _place(text: str) -> tuple[str, str]:
+    try:
+        found: Any = json.loads(urlsafe_b64decode(text))
+        if isinstance(found, list) and [type(each) for each in found] == [str, str]:
+            return found[0].replace("\0", ""), found[1].replace("\0", "")
+    except ValueError:
+        pass
+    detail = "It is not the `next` of a page of this list."
+    raise Problem(400, "invalid", f"after: {detail}",
+                  errors=[{"parameter": "after", "detail": detail}])  # fmt: skip
+
+
+def operations(api: Api) -> list[Operation]:
+    """Return the operations."""
+    suppressions = _Suppressions(api)
+    return [
+        Operation(
+            method="GET",
+            path=_PATH,
+            scope=_SCOPE,
+            summary="List addresses that get no mail, or look one up",
+            handler=suppressions.list,
+            query=SuppressionPages,
+            answers={200: Page[ListedSuppression]},
+            problems=("tenant-refused",),
+        ),
+        Operation(
+            method="POST",
+            path=_PATH,
+            scope=_SCOPE,
+            summary="Suppress an address",
+            handler=suppressions.add,
+            body=NewSuppression,
+            answers={200: Added},
+            problems=("tenant-refused", "busy"),
+        ),
+        Operation(
+            method="POST",
+            path=f"{_PATH}/release",
+            scope=_SCOPE,
+            summary="Release an address, because its owner wants mail again",
+            handler=suppressions.release,
+            body=Release,
+            answers={200: Released},
+            problems=("tenant-refused", "busy"),
+        ),
+        Operation(
+            method="POST",
+            path=f"{_PATH}/import",
+            scope=_SCOPE,
+            summary="Suppress the addresses of a list",
+            handler=suppressions.import_list,
+            query=ImportQuery,
+            other_bodies={
+                CSV_TYPE: "An address a line; or the first line names columns: address, and of "
+                "scope, reason, source, at, until what you like. Bad lines are left out."
+            },
+            max_stream=MAX_LIST_OCTETS,
+            answers={200: Imported},
+            problems=("tenant-refused", "busy"),
+        ),
+    ]

@@ -1,0 +1,280 @@
+"""Templates: a PUT makes a version, as `queuectl template put` does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import parseaddr
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from pgmta.compose.mime import MessageIdentity, compose_head
+from pgmta.compose.parts import NamedMailbox
+from pgmta.compose.template import Template, TemplateSource, compile_template
+from pgmta.errors import AddressError, PgmtaError, TemplateError
+from pgmta.mail.address import parse_mailbox
+from pgmta.store.changes.templates import NamedTemplate, StoredTemplate, TemplateTable
+from pgmta_features.http_api.api import Api
+from pgmta_features.http_api.caller import Caller
+from pgmta_features.http_api.intake.senders import Senders, address_of, tenant_of
+from pgmta_features.http_api.operation import Answer, Call, Operation, Page, Received, Time
+from pgmta_features.http_api.problem import Problem, not_found, pointer_of
+from queued.cli.options.template_file import check_name, check_tenant
+
+_SCOPE = "templates"
+_MAX_BODY_OCTETS = 5 << 20  # text and html of 2^20 characters each
+_EXAMPLE_ID = "<0.0000000000000000@localhost>"
+
+type _Tenant = Annotated[str, AfterValidator(check_tenant)]
+
+
+class TemplateBody(Received):
+    """A template as it is written. `{{name}}` is a word, `{{{{` is `{{`."""
+
+    model_config = ConfigDict(strict=True)
+
+    sender: str | None = Field(
+        default=None, description="envelope sender; the address in from without it"
+    )
+    from_: str = Field(alias="from", description="`NAME <ADDRESS>` or ADDRESS")
+    reply_to: str | None = Field(default=None, description="a mailbox, as in from")
+    subject: str
+    body: str | None = Field(default=None, description="plain text")
+    html: str | None = None
+    headers: dict[str, str] = Field(
+        default_factory=dict, description="further fields of the header, by name"
+    )
+    unsubscribe: str | None = Field(
+        default=None, description="list from which recipients unsubscribe by one click"
+    )
+
+
+class TenantQuery(Received):
+    """Whose thing it is."""
+
+    tenant: _Tenant | None = Field(
+        default=None, description="for keys of any tenant; others have their own"
+    )
+
+
+class TemplateQuery(TenantQuery):
+    """Which version of a template it is."""
+
+    version: int | None = Field(default=None, ge=1, description="the last one without it")
+
+
+class TemplatePages(TenantQuery):
+    """Which templates are listed."""
+
+    limit: int = Field(default=100, ge=1, le=1000, description="entries of a page, at most")
+    after: str | None = Field(default=None, description="`next` of the page before")
+
+
+class StoredVersion(BaseModel):
+    """The version that a template has now; 201 if it is new."""
+
+    name: str
+    version: int
+    words: dict[str, list[str]] = Field(description="the words, each with its places")
+
+
+class ListedTemplate(BaseModel):
+    """The last version of a template."""
+
+    name: str
+    version: int
+    subject: str
+    words: dict[str, list[str]]
+    created_at: Time
+    created_by: str
+
+
+class ShownTemplate(ListedTemplate):
+    """A version of a template."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    tenant: str
+    sender: str
+    from_: str = Field(alias="from")
+    reply_to: str | None = None
+    body: str | None = None
+    html: str | None = None
+    headers: dict[str, str]
+    unsubscribe: str | None = None
+
+
+class Rendering(Received):
+    """Values with which a template is tried. Nothing is stored or sent."""
+
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="the words: texts, numbers, true or false"
+    )
+    to: str | None = Field(default=None, description="recipient, `NAME <ADDRESS>` or ADDRESS")
+
+
+class RenderedMail(BaseModel):
+    """The mail that a template makes. Date and Message-ID are examples."""
+
+    subject: str
+    body: str | None = None
+    html: str | None = None
+    size: int = Field(description="octets of the content")
+    content: str = Field(description="the whole content (RFC 5322)")
+
+
+class _Templates:
+    def __init__(self, api: Api) -> None:
+        self._database = api.database
+
+    async def put(self, call: Call) -> Answer:
+        """Store a version, unless the last one is equal."""
+        tenant = tenant_of(call.caller, call.query.tenant)
+        try:
+            name = check_name(call.path["name"])
+        except ValueError as error:
+            raise Problem(422, "invalid", f"The name: {error}.") from None
+        source = _source(call.body)
+        given = NamedTemplate(tenant, name, source, _compiled(source))
+        _check_senders(call.caller, source)
+        async with self._database.operating(call.caller) as db:
+            try:
+                ((version, is_new),) = await TemplateTable(db, call.caller.acting).put([given])
+            except PgmtaError as error:  # a scope that was not declared
+                raise Problem(422, "invalid", f"{error}.", pointer="/unsubscribe") from None
+        return Answer(
+            StoredVersion(name=name, version=version, words=given.words), 201 if is_new else 200
+        )
+
+    async def list(self, call: Call) -> Answer:
+        """List the last versions by name."""
+        tenant, after = tenant_of(call.caller, call.query.tenant), call.query.after or ""
+        async with self._database.operating(call.caller) as db:
+            rows = await TemplateTable(db, call.caller.acting).rows(tenant)
+        rows = [row for row in rows if row["name"] > after]
+        found = [ListedTemplate(**row) for row in rows[: call.query.limit]]
+        following = found[-1].name if len(rows) > len(found) else None
+        return Answer(Page[ListedTemplate](data=found, next=following))
+
+    async def show(self, call: Call) -> Answer:
+        """Show a version."""
+        found = await self._find(call)
+        return Answer(ShownTemplate(**{**found.row, "from": found.source.from_}))
+
+    async def render(self, call: Call) -> Answer:
+        """Compose a mail, which goes nowhere."""
+        found = await self._find(call)
+        to = [_mailbox(call.body.to)] if call.body.to else []
+        try:
+            parts = _compiled(found.source).fill(call.body.params, to)
+        except ValueError as error:
+            detail = f"{error}"
+            raise Problem(422, "invalid", f"{detail[:1].upper()}{detail[1:]}.",
+                          pointer="/params") from None  # fmt: skip
+        octets = compose_head(parts, MessageIdentity(_EXAMPLE_ID, datetime.now(UTC)))
+        return Answer(RenderedMail(
+            subject=parts.subject, body=parts.body, html=parts.html, size=len(octets),
+            content=octets.decode(),
+        ))  # fmt: skip
+
+    async def _find(self, call: Call) -> StoredTemplate:
+        tenant = tenant_of(call.caller, call.query.tenant)
+        async with self._database.operating(call.caller) as db:
+            table = TemplateTable(db, call.caller.acting)
+            found = await table.find(tenant, call.path["name"], call.query.version)
+        if found is None:
+            raise not_found("template")
+        return found
+
+
+def _source(body: TemplateBody) -> TemplateSource:
+    sender = address_of(body.from_).strip() if body.sender is None else body.sender
+    return TemplateSource(
+        sender=sender, from_=body.from_, reply_to=body.reply_to or None, subject=body.subject,
+        body=body.body or None, html=body.html or None, headers=body.headers,
+        unsubscribe=body.unsubscribe or None,
+    )  # fmt: skip
+
+
+def _compiled(source: TemplateSource) -> Template:
+    """Return the compiled template. Raises Problem."""
+    try:
+        return compile_template(source)
+    except TemplateError as error:
+        part, _, field = error.part.partition(".")
+        line = f", line {error.line}" if part in ("body", "html") else ""
+        detail = f"{error.part}{line}: {error.advice}." if part else f"{error.advice}."
+        pointer = pointer_of(part, field) if field else pointer_of(part) if part else ""
+        raise Problem(422, "invalid", detail, pointer=pointer) from None
+
+
+def _check_senders(caller: Caller, source: TemplateSource) -> None:
+    """Raise Problem for an address from which the key may not send.
+
+    An address that is a word is checked when a mail has its value.
+    """
+    senders = Senders.of(caller)
+    address = address_of(source.from_).strip()
+    if not address.startswith("{{"):
+        senders.check(address, "from")
+    senders.check(source.sender, "sender")
+
+
+def _mailbox(text: str) -> NamedMailbox:
+    name, address = parseaddr(text)
+    try:
+        parse_mailbox(address, utf8=True)
+    except AddressError as error:
+        raise Problem(422, "invalid", f"to: {error}.", pointer="/to") from None
+    return name, address
+
+
+def operations(api: Api) -> list[Operation]:
+    """Return the operations."""
+    templates = _Templates(api)
+    path = "/v1/templates/{name}"
+    return [
+        Operation(
+            method="GET",
+            path="/v1/templates",
+            scope=_SCOPE,
+            summary="List the last version of each template",
+            handler=templates.list,
+            query=TemplatePages,
+            answers={200: Page[ListedTemplate]},
+            problems=("tenant-refused",),
+        ),
+        Operation(
+            method="PUT",
+            path=path,
+            scope=_SCOPE,
+            summary="Store a version of a template",
+            handler=templates.put,
+            body=TemplateBody,
+            query=TenantQuery,
+            max_body=_MAX_BODY_OCTETS,
+            answers={200: StoredVersion, 201: StoredVersion},
+            problems=("sender-refused", "tenant-refused", "busy"),
+        ),
+        Operation(
+            method="GET",
+            path=path,
+            scope=_SCOPE,
+            summary="Show a template",
+            handler=templates.show,
+            query=TemplateQuery,
+            answers={200: ShownTemplate},
+            problems=("tenant-refused", "not-found"),
+        ),
+        Operation(
+            method="POST",
+            path=f"{path}/render",
+            scope=_SCOPE,
+            summary="Compose a mail from a template, and send nothing",
+            handler=templates.render,
+            body=Rendering,
+            query=TemplateQuery,
+            answers={200: RenderedMail},
+            problems=("tenant-refused", "not-found"),
+        ),
+    ]

@@ -17,7 +17,7 @@ from pgmta_features.events.kinds import KINDS
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import ANY_TENANT, Caller
 from pgmta_features.http_api.operation import Answer, Call, Id, Operation, Page, Received, Time
-from pgmta_features.http_api.problem import TITLES, Problem, not_found
+from pgmta_features.http_api.problem import Problem, not_found
 from pgmta_features.webhooks.config import WebhookKeys
 from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, check_kinds, read_condition
 from pgmta_features.webhooks.signing import Secrets
@@ -28,7 +28,10 @@ _TRIES, _TRY_PAUSE_S = 5, 0.3  # for the locks that a first subscription takes
 _MAX_EVENTS = 1000  # of a replay by ids
 _MAX_ID = (1 << 63) - 1
 
-TITLES.update({
+Problem.STATUSES.update({
+    "webhook-exists": (409,), "webhooks-full": (409,), "webhooks-keyless": (409,),
+})  # fmt: skip
+Problem.TITLES.update({
     "webhook-exists": "There is such a webhook already",
     "webhooks-full": "There are too many webhooks",
     "webhooks-keyless": "The installation derives no secrets",
@@ -217,7 +220,7 @@ class WebhookResource:
         secret = secrets.find(reference) if reference else None
         if not (reference and secret):
             raise Problem(
-                503, "webhooks-keyless",
+                409, "webhooks-keyless",
                 "The installation has no key for secrets: its operator sets webhooks.keys.",
             )  # fmt: skip
         return reference, secret

@@ -17,7 +17,7 @@ from queued.upkeep.duty import repeat
 
 _PAUSE_S = 0.05  # between rounds that number something
 _QUIET_S = 1.0  # without events, after which a round waits for a notification
-_LOOK_INTERVAL_S = 1.0  # by processes whose turn it is not, and for missed notifications
+_LOOK_INTERVAL_S = 1.0  # by processes that wait, for missed notifications
 _MAX_COMMITS = 1000  # of a round
 _MIN_LATE_INTERVAL_S = 1.0  # between looks for what transactions wrote that were open for long
 
@@ -40,8 +40,8 @@ SERIES = (
 class Sequencer:
     """Numbers events for one process while somebody subscribes, or events wait.
 
-    Of several processes the one whose turn it is does it. The others look each second, so that one
-    of them takes over when it dies. Any number may try at a time: the database lets one do it.
+    Of several processes the one whose turn it is does it, and the others look each second whether
+    events are left. Any number may try at a time: the database lets one do it.
     """
 
     def __init__(self, process: QueuedProcess) -> None:
@@ -73,11 +73,8 @@ class Sequencer:
         look = self._process.tasks_due.may
         return await look(SUBSCRIBED) or await look(UNNUMBERED)
 
-    def _in_turn(self) -> bool:
-        return self._process.due_in(_PAUSE_S) <= _PAUSE_S
-
     async def _work(self, connection: LinkConnection) -> None:
-        quiet_at = time.monotonic() + _QUIET_S
+        quiet_at = 0.0  # time from which there were no events for long
         while True:
             self._process.schema.require()
             commits = await self._round(connection)
@@ -86,20 +83,30 @@ class Sequencer:
                 quiet_at = now + _QUIET_S
             if commits == _MAX_COMMITS:
                 continue
-            if not self._in_turn():
-                await asyncio.sleep(_LOOK_INTERVAL_S)
-            elif now < quiet_at:
-                await asyncio.sleep(_PAUSE_S)
+            # a process whose turn is over slows down, and goes on until the next one has begun
+            pause = self._process.due_in(_PAUSE_S)
+            if now < quiet_at:
+                await asyncio.sleep(pause)
                 continue
-            else:
+            if pause <= _PAUSE_S:
                 await connection.execute(_SQL["quiet"])
-                if not await self._round(connection):  # of what came before it
-                    await self._hear(connection)
-            while not await self._process.tasks_due.may(UNNUMBERED):
-                if not await self._process.tasks_due.may(SUBSCRIBED):
-                    return
-                if await self._hear(connection) and self._in_turn():
-                    break
+                if await self._round(connection):  # what came before that
+                    continue
+            if not await self._wait(connection):
+                return
+
+    async def _wait(self, connection: LinkConnection) -> bool:
+        """Wait until there are events that no process numbers.
+
+        Returns False if there are none, and nobody subscribes any more.
+        """
+        look = self._process.tasks_due.may
+        while not (await self._hear(connection) and self._process.due_in(_PAUSE_S) <= _PAUSE_S):
+            if await look(UNNUMBERED):
+                return True
+            if not await look(SUBSCRIBED):
+                return False
+        return True
 
     async def _round(self, connection: LinkConnection) -> int:
         """Number what there is; return the number of commits, 0 also if another process does it."""

@@ -25,7 +25,8 @@ CREATE TABLE mail_events (
 COMMENT ON TABLE mail_events IS
     'What became of mail while somebody subscribes to events, each in the transaction in which it happened; partitioned by day '
     '(UTC). events_read() has their documents.';
-COMMENT ON COLUMN mail_events.at IS 'When the event was written; all of a commit have the same time.';
+COMMENT ON COLUMN mail_events.at IS
+    'When its transaction began: it chooses the partition, and all of a commit have the same time.';
 COMMENT ON COLUMN mail_events.commit IS 'The statement that wrote it: event_commits.commit, or event_log.commit.';
 COMMENT ON COLUMN mail_events.place IS 'The place in that statement, from 1. The id of an event is COMMIT-PLACE.';
 COMMENT ON COLUMN mail_events.kind IS
@@ -41,7 +42,8 @@ CREATE TABLE mail_events_default PARTITION OF mail_events DEFAULT;
 ALTER TABLE mail_events_default REPLICA IDENTITY FULL;
 COMMENT ON TABLE mail_events_default IS 'Catches rows of days without a partition; normally empty.';
 CREATE INDEX mail_events_message_id ON mail_events USING brin (message_id);
-COMMENT ON INDEX mail_events_message_id IS 'The events of a message: they are near each other, and a B-tree would cost a fifth more.';
+COMMENT ON INDEX mail_events_message_id IS
+    'The events of a message: they are near each other, and a B-tree would cost a fifth more.';
 
 -- few rows: the sequencer moves them to event_log several times a second
 CREATE TABLE event_commits (
@@ -103,14 +105,12 @@ VALUES (extract(epoch FROM now())::bigint, 'the database was made', server_timel
 SELECT days_make('mail_events', 7);
 SELECT days_make('event_log', 7);
 
--- The triggers of all that settle and submit call it with their search_path, so all names have their schema.
-CREATE FUNCTION event_wake() RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION event_wake() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     -- Transactions with a NOTIFY commit one after the other, so only the first ones after a quiet time have it: several,
     -- because the very first may be rolled back, or stay open.
-    IF pg_catalog.currval('pgmta.event_commit_ids')
-            OPERATOR(pg_catalog.<=) (pg_catalog.pg_sequence_last_value('pgmta.event_quiet') OPERATOR(pg_catalog.+) 10) THEN
-        PERFORM pgmta.notify_channel('pgmta_event_commits');
+    IF currval('event_commit_ids') <= pg_sequence_last_value('event_quiet') + 10 THEN
+        PERFORM notify_channel('pgmta_event_commits');
     END IF;
 END $$;
 COMMENT ON FUNCTION event_wake IS
@@ -121,11 +121,10 @@ CREATE FUNCTION event_put(
 ) RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     commit CONSTANT bigint := nextval('event_commit_ids');
-    present CONSTANT timestamptz := clock_timestamp();
 BEGIN
     INSERT INTO mail_events (at, commit, place, kind, message_id, row_id, lease_token, ended_at, detail)
-    VALUES (present, commit, 1, kind, message_id, row_id, lease_token, ended_at, detail);
-    INSERT INTO event_commits (commit, at, events) VALUES (commit, present, 1);
+    VALUES (now(), commit, 1, kind, message_id, row_id, lease_token, ended_at, detail);
+    INSERT INTO event_commits (commit, at, events) VALUES (commit, now(), 1);
     PERFORM event_wake();
 END $$;
 COMMENT ON FUNCTION event_put IS 'Writes one event.';

@@ -40,8 +40,8 @@ BEGIN
     IF commits > 0 THEN PERFORM notify_channel('pgmta_events'); END IF;
 END $$;
 COMMENT ON FUNCTION events_number IS
-    'Gives the next numbers to statements that wrote events and have committed, at most to `most`, in their order, and tells the '
-    'readers. Returns how many there were, their events, and the age of the oldest; nulls: another session does it. An open '
+    'Gives the next numbers to statements that wrote events and have committed, at most to `most`, in their order, and tells '
+    'the readers. Returns how many there were, their events, and the age of the oldest; nulls: another session does it. An open '
     'transaction delays only its own events, which get later numbers. Without `late` those are left out that began 10,000 '
     'statements ago: to find them is to walk over rows that are gone while somebody holds a snapshot.';
 

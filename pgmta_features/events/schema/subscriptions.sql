@@ -23,34 +23,40 @@ COMMENT ON CONSTRAINT event_subscriptions_kind ON event_subscriptions IS 'The fo
 -- would take longer than they do: all names have their schema, of operators too, and they declare nothing.
 CREATE FUNCTION attempts_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    WITH stamp AS MATERIALIZED (
-        SELECT pg_catalog.nextval('pgmta.event_commit_ids') AS commit, pg_catalog.clock_timestamp() AS at
-    ), written AS (
-        INSERT INTO pgmta.mail_events (at, commit, place, kind, message_id, row_id, lease_token, ended_at)
-        SELECT s.at, s.commit, pg_catalog.row_number() OVER (),
-            CASE WHEN n.event OPERATOR(pg_catalog.=) 'failed' THEN 'bounced'
-                WHEN n.event OPERATOR(pg_catalog.=) 'deleted' THEN 'cancelled' ELSE n.event END,
-            n.message_id, n.row_id, n.lease_token, n.ended_at
-        FROM stamp AS s, added AS n RETURNING commit, at
-    )
-    INSERT INTO pgmta.event_commits (commit, at, events)
-    SELECT w.commit, w.at, pg_catalog.count(*) FROM written AS w GROUP BY w.commit, w.at;
-    IF FOUND THEN PERFORM pgmta.event_wake(); END IF;
+    INSERT INTO pgmta.mail_events (at, commit, place, kind, message_id, row_id, lease_token, ended_at)
+    SELECT pg_catalog.now(), (SELECT pg_catalog.nextval('pgmta.event_commit_ids')), pg_catalog.row_number() OVER (),
+        CASE WHEN n.event OPERATOR(pg_catalog.=) 'failed' THEN 'bounced'
+            WHEN n.event OPERATOR(pg_catalog.=) 'deleted' THEN 'cancelled' ELSE n.event END,
+        n.message_id, n.row_id, n.lease_token, n.ended_at
+    FROM added AS n;
+    IF FOUND THEN
+        INSERT INTO pgmta.event_commits (commit, at, events)
+        SELECT pg_catalog.currval('pgmta.event_commit_ids'), pg_catalog.now(), pg_catalog.count(*) FROM added;
+        -- as event_wake(), whose call would take longer than the rest
+        IF pg_catalog.currval('pgmta.event_commit_ids')
+                OPERATOR(pg_catalog.<=) (pg_catalog.pg_sequence_last_value('pgmta.event_quiet') OPERATOR(pg_catalog.+) 10) THEN
+            PERFORM pgmta.notify_channel('pgmta_event_commits');
+        END IF;
+    END IF;
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION attempts_events IS 'Writes an event for each new entry of the log.';
 
 CREATE FUNCTION messages_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    WITH stamp AS MATERIALIZED (
-        SELECT pg_catalog.nextval('pgmta.event_commit_ids') AS commit, pg_catalog.clock_timestamp() AS at
-    ), written AS (
-        INSERT INTO pgmta.mail_events (at, commit, place, kind, message_id)
-        SELECT s.at, s.commit, pg_catalog.row_number() OVER (), 'accepted', n.id FROM stamp AS s, added AS n RETURNING commit, at
-    )
-    INSERT INTO pgmta.event_commits (commit, at, events)
-    SELECT w.commit, w.at, pg_catalog.count(*) FROM written AS w GROUP BY w.commit, w.at;
-    IF FOUND THEN PERFORM pgmta.event_wake(); END IF;
+    INSERT INTO pgmta.mail_events (at, commit, place, kind, message_id)
+    SELECT pg_catalog.now(), (SELECT pg_catalog.nextval('pgmta.event_commit_ids')), pg_catalog.row_number() OVER (),
+        'accepted', n.id
+    FROM added AS n;
+    IF FOUND THEN
+        INSERT INTO pgmta.event_commits (commit, at, events)
+        SELECT pg_catalog.currval('pgmta.event_commit_ids'), pg_catalog.now(), pg_catalog.count(*) FROM added;
+        -- as event_wake(), whose call would take longer than the rest
+        IF pg_catalog.currval('pgmta.event_commit_ids')
+                OPERATOR(pg_catalog.<=) (pg_catalog.pg_sequence_last_value('pgmta.event_quiet') OPERATOR(pg_catalog.+) 10) THEN
+            PERFORM pgmta.notify_channel('pgmta_event_commits');
+        END IF;
+    END IF;
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages_events IS 'Writes the event accepted for each new message.';

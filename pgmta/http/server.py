@@ -12,12 +12,12 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
-from aiohttp.http import RawRequestMessage
+from aiohttp.http import HttpVersion10, RawRequestMessage
 
 from pgmta.config.types import Network
 from pgmta.http.answers import HttpError
 from pgmta.http.route import Route
-from pgmta.http.server_connection import ServerConnection, connection_of
+from pgmta.http.server_connection import NO_HTTP, ServerConnection, connection_of
 from pgmta.http.site import HttpSite
 from pgmta.logs import get
 
@@ -100,6 +100,8 @@ class HttpServer(web.Server):
         connection_of(request).begin()
         routed = False
         try:
+            if request.version < HttpVersion10:  # a request line without a version
+                raise HttpError(400, NO_HTTP)
             if site.check:
                 site.check(request)
             routed = True
@@ -115,7 +117,9 @@ class HttpServer(web.Server):
                 route = self.route_of(request) if routed else None
                 label, status = route.label if route else "other", answer.status if answer else 500
                 site.count(label, status, time.monotonic() - began)
-        if not site.limits.idle_s:
+        # whoever still sends a body reads the answer first, or finds the connection closed
+        unread = not request.content.is_eof() or answer.headers.get("Connection") == "close"
+        if unread or not site.limits.idle_s:
             answer.force_close()
         return answer
 

@@ -20,6 +20,9 @@ from pgmta.http.answers import HttpError
 from pgmta.http.route import Route
 from pgmta.http.site import HttpSite
 
+NO_HTTP = "The request is no HTTP/1.1 within the limits of this server."
+"""What a client is told whose octets are none."""
+
 _MAX_HEADER_OCTETS = 32 << 10
 _MAX_REQUEST_LINE_OCTETS = 4096  # a link of ours has less than 200
 _MAX_HEADER_FIELDS = 64
@@ -84,6 +87,7 @@ class ServerConnection(RequestHandler):
         self._head: bytearray | None = None  # the header so far, until its empty line has come
         self._until = 0.0
         self._serving = False
+        self._ignores = False  # what comes: it is the rest of a body, after an answer that ends all
         self._admitted = False
         # kept, because aiohttp forgets the transport before it is closed
         self._wire: asyncio.Transport | None = None
@@ -116,6 +120,9 @@ class ServerConnection(RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Count the octets since the last answer, and begin the time of a header."""
         if not self._admitted:
+            return
+        if self._ignores:
+            super().data_received(data)  # aiohttp ends the connection after _LINGER_S
             return
         if not self._serving and not self._until:
             self._until = self._owner.now() + self._owner.site.limits.request_s
@@ -199,6 +206,8 @@ class ServerConnection(RequestHandler):
         """Send the answer, which the client has to take in time: then the connection is idle."""
         self.body_is_read()
         found = await super().finish_response(request, resp, start_time)
+        # a client that still sends its body would not read the answer if the connection were reset
+        self._ignores = not (resp.keep_alive or request.content.is_eof())
         if self._kept:
             self._serving = False
             self._octets, self._until = 0, 0.0
@@ -238,7 +247,7 @@ class ServerConnection(RequestHandler):
         if status < 500 or isinstance(exc, web.RequestPayloadError):
             # not at info: anyone can send such requests, and no operator has to act
             log.debug("a request was refused", client=request.remote, reason=reason)
-            error = HttpError(400, "The request is no HTTP/1.1 within the limits of this server.")
+            error = HttpError(400, NO_HTTP)
         else:
             log.error("a request failed", reason=reason, place=_place(exc))
             error = HttpError(500, "The server has a defect.")

@@ -17,6 +17,8 @@ from pgmta_features.http_api.problem import Problem, pointer_of
 
 MAX_DEPTH = 32
 """Arrays and objects within each other."""
+STRANGE = "A text has NUL or half of a surrogate pair."
+"""What is wrong with a text that PostgreSQL can't store."""
 
 _MAX_ERRORS = 20  # that an answer names
 _MAX_WORD_CHARACTERS = 100  # of an unknown key
@@ -70,7 +72,7 @@ def read_json(octets: bytes) -> Any:
         for path, each in _walk(value):
             if isinstance(each, _Doubled):
                 raise Problem(400, "not-json", f"The object has the key {_shown(each.key)} twice.",
-                              pointer=pointer_of(*path, each.key))  # fmt: skip
+                              pointer=pointer_of(*_short((*path, each.key))))  # fmt: skip
     if _STRANGE_ESCAPE.search(octets):
         _refuse_strange(value)
     return value
@@ -86,6 +88,9 @@ def checked_body[M: BaseModel](value: Any, model: type[M]) -> M:
 
 def checked_query[M: BaseModel](fields: Mapping[str, str], model: type[M]) -> M:
     """Return the parameters of a query as their model. Raises Problem."""
+    if strange := next((name for name, text in fields.items() if is_strange(text)), ""):
+        raise Problem(400, "invalid", f"{strange}: {STRANGE}",
+                      errors=[{"parameter": strange, "detail": STRANGE}])  # fmt: skip
     try:
         return model.model_validate_strings(fields)
     except ValidationError as error:
@@ -108,13 +113,30 @@ def invalid(
 ) -> Problem:
     """Return the problem of a value that does not fit its model, and is at `begin` of the body."""
     found = []
-    for each in error.errors(include_url=False)[:_MAX_ERRORS]:
-        path = _path_in(value, each["loc"])
+    # an unknown key first: it is often the one that another lacks
+    errors = sorted(
+        error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden"
+    )
+    for each in errors[:_MAX_ERRORS]:
+        path = _short(_path_in(value, each["loc"]))
         found.append({"pointer": pointer_of(*begin, *path), "detail": _detail(each, model)})
     first = found[0]
     name = first["pointer"].removeprefix("/").replace("/", ".")
     detail = f"{name}: {first['detail']}" if name else first["detail"]
     return Problem(422, "invalid", detail, pointer=first["pointer"], errors=found)
+
+
+def is_strange(text: str) -> bool:
+    """Return whether PostgreSQL can't store a text: it has NUL, or half of a surrogate pair."""
+    return bool(_STRANGE.search(text))
+
+
+def _short(path: Path) -> Path:
+    """Return a place, or the last one before a key that is too long for an answer."""
+    for place, part in enumerate(path):
+        if isinstance(part, str) and len(part) > _MAX_WORD_CHARACTERS:
+            return path[:place]
+    return path
 
 
 def _detail(error: ErrorDetails, model: type[BaseModel]) -> str:
@@ -165,9 +187,8 @@ def _refuse_strange(value: Any) -> None:
     for path, each in _walk(value):
         # a strange key is not repeated: the pointer is that of its object
         texts = each if isinstance(each, dict) else [each] if isinstance(each, str) else []
-        if any(_STRANGE.search(text) for text in texts):
-            detail = "A text has NUL or half of a surrogate pair."
-            raise Problem(422, "invalid", detail, pointer=pointer_of(*path))
+        if any(map(is_strange, texts)):
+            raise Problem(422, "invalid", STRANGE, pointer=pointer_of(*_short(path)))
 
 
 def _finite(text: str) -> float:

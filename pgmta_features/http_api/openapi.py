@@ -292,7 +292,7 @@ def _problems(operation: Operation, responses: dict[str, Any]) -> dict[str, Any]
     """Return the problems of an operation by status."""
     by_status: dict[int, list[str]] = {}
     for word in words_of(operation):
-        for status in STATUSES[word]:
+        for status in STATUSES.get(word, ()):
             if status != _UNPROCESSABLE or operation.takes_body:
                 by_status.setdefault(status, []).append(word)
     found = {}

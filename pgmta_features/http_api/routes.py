@@ -22,9 +22,14 @@ from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.checking import checked_body, checked_query, read_json
+from pgmta_features.http_api.checking import (
+    checked_body,
+    checked_query,
+    is_strange,
+    read_json,
+)
 from pgmta_features.http_api.operation import Call, Operation
-from pgmta_features.http_api.problem import Problem
+from pgmta_features.http_api.problem import Problem, not_found
 from pgmta_features.http_api.rate import KeyRates, Refusals
 from queued.web.site import Served, Site, WebPart
 from queued.web.web_config import WebConfig
@@ -104,7 +109,7 @@ class ApiRoutes:
             call = Call(
                 caller=caller,
                 request=request,
-                path=dict(request.match_info),
+                path=_path(request),
                 query=_query(operation, request),
                 body=await _body(operation, request, take, self._api.limits.api_body),
                 key=_idempotency_key(request) if operation.stores else "",
@@ -192,6 +197,14 @@ SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.api_keys_look(text
 
 async def _hold() -> None:
     """Renew nothing."""
+
+
+def _path(request: web.Request) -> dict[str, str]:
+    """Return the variable parts of the path. Raises Problem if nothing has such a name."""
+    found = dict(request.match_info)
+    if any(map(is_strange, found.values())):
+        raise not_found("name")
+    return found
 
 
 def _query(operation: Operation, request: web.Request) -> Any:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
+import warnings
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp import (
+    BadContentDispositionHeader,
+    BadContentDispositionParam,
+    BodyPartReader,
+    MultipartReader,
+    web,
+)
+from aiohttp.http_exceptions import HttpProcessingError
 
 from pgmta.http.server_connection import ServerConnection, connection_of
 from pgmta.intake.header_completion import HeaderCompletion, HeaderRefusal, MaySend
 from pgmta.mail.header import header_block, without_bcc
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.checking import checked_body, read_json
+from pgmta_features.http_api.checking import STRANGE, checked_body, is_strange, read_json
 from pgmta_features.http_api.intake.mails import (
     Envelope,
     EnvelopeQuery,
@@ -27,7 +35,7 @@ from pgmta_features.http_api.intake.mails import (
 )
 from pgmta_features.http_api.intake.senders import Senders
 from pgmta_features.http_api.intake.uploads import RequestUploads, Stored
-from pgmta_features.http_api.problem import Problem
+from pgmta_features.http_api.problem import Problem, pointer_of
 
 MULTIPART_TYPE = "multipart/form-data"
 RAW_TYPE = "message/rfc822"
@@ -39,6 +47,11 @@ _STORE_S = 60.0  # in which a piece is stored, while the client waits
 _MAX_HEADER_OCTETS = 64 << 10  # of a content, as submit() allows
 _ENCODINGS = ("", "binary", "8bit", "7bit")
 _LINE_END = re.compile(rb"\r?\n")
+
+
+# stderr would get octets of clients
+warnings.filterwarnings("ignore", category=BadContentDispositionHeader)
+warnings.filterwarnings("ignore", category=BadContentDispositionParam)
 
 
 @dataclass(slots=True)
@@ -117,7 +130,9 @@ class Bodies:
                 return await self._with_content(reader, checked_body(value, Envelope))
             return await self._with_files(reader, checked_body(value, Message))
         # aiohttp has no error of its own for what it can't read
-        except (ValueError, AssertionError, web.RequestPayloadError) as error:
+        except (
+            ValueError, AssertionError, web.RequestPayloadError, HttpProcessingError
+        ) as error:  # fmt: skip
             raise Problem(400, "invalid", "The body is no whole multipart/form-data (RFC 7578).",
                           headers={"Connection": "close"}) from error  # fmt: skip
 
@@ -142,6 +157,9 @@ class Bodies:
                               headers={"Connection": "close"})  # fmt: skip
             about = {"name": part.filename, "type": part.headers.get("Content-Type"),
                      "content_id": part.headers.get("Content-ID")}  # fmt: skip
+            if any(is_strange(text) for text in about.values() if text):
+                raise Problem(422, "invalid", STRANGE,
+                              pointer=pointer_of("attachments", len(files)))  # fmt: skip
             stored = await self._uploads.store(self._part(part))
             files.append(
                 {key: value for key, value in about.items() if value is not None}

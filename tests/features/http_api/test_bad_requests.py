@@ -1,0 +1,184 @@
+"""Bad requests: each has its problem, nothing of it is stored, and no memory stays with them."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.features.http_api.bad import bad_bodies, bad_wire
+from tests.features.http_api.bad.bad_bodies import MAIL, Bad
+from tests.features.http_api.served import ServedApi, make_key, serving_api
+from tests.support.rows import column
+from tests.support.waiting import until
+
+_MAX_ANSWER_OCTETS = 16 << 10
+_MAX_GROWTH = 64 << 20  # of the process, by all bad requests; a body alone has 50 MB
+_REQUEST_S = 1.0  # for a header and its body
+
+
+def send(api: ServedApi, token: str, bad: Bad) -> tuple[int, str, str, str]:
+    """Send a request; return status, word, pointer and detail of its problem."""
+    octets: Any = bad.body.encode() if isinstance(bad.body, str) else bad.body
+    if not isinstance(octets, bytes | None):
+        octets = json.dumps(octets).encode()
+    fields = {"Content-Type": bad.kind} if octets is not None and bad.kind else {}
+    answer = api.send(bad.method, bad.path, token, octets, **fields, **bad.headers)
+    assert len(answer.body) < _MAX_ANSWER_OCTETS, bad.name
+    assert answer.headers["content-type"] == "application/problem+json", (bad.name, answer)
+    members = answer.members
+    word = members["type"].removeprefix("about:blank").rpartition(":")[2]
+    return answer.status, word, members.get("pointer", ""), members["detail"]
+
+
+def peak(api: ServedApi) -> int:
+    """Octets of memory that the process has had at most."""
+    status = Path(f"/proc/{api.pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) << 10
+
+
+def test_what_a_request_says(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db, "shop", tenant="t1")
+    assert api.send("GET", "/v1/key", token).status == 200
+    before, wrong = peak(api), []
+    for bad in bad_bodies.ALL:
+        status, word, pointer, detail = send(api, token, bad)
+        expected = (bad.status, bad.word, bad.pointer)
+        if (status, word, pointer) != expected or bad.named not in detail:
+            wrong.append(f"{bad.name}: {expected}, not {(status, word, pointer)}: {detail}")
+    assert not wrong, "\n".join(wrong)
+    assert column(db, "SELECT count(*) FROM messages") == [0]
+    assert peak(api) - before < _MAX_GROWTH
+
+
+def test_bad_mails_of_a_batch_stop_no_other(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db, "shop", tenant="t1")
+    cases = [
+        each
+        for each in (*bad_bodies.TYPES, *bad_bodies.INJECTIONS, *bad_bodies.BASE64)
+        if isinstance(each.body, dict) and each.name != "NUL in metadata"
+    ]
+    mails = [mail for each in cases for mail in (each.body, MAIL)]
+    answer = api.send("POST", "/v1/messages/batch", token, {"messages": mails})
+    assert answer.status == 202, answer
+    results = answer.members["data"]
+    assert [each["index"] for each in results] == list(range(len(mails)))
+    for case, refused, stored in zip(cases, results[::2], results[1::2], strict=True):
+        problem = refused["problem"]
+        place = f"/messages/{refused['index']}{case.pointer}"
+        assert (problem["status"], problem["pointer"]) == (case.status, place), case.name
+        assert stored["id"].isdecimal(), stored
+    assert column(db, "SELECT count(*) FROM messages") == [len(cases)]
+
+
+def test_a_key_that_may_not(api: ServedApi, db: psycopg.Connection) -> None:
+    good = make_key(db, "shop", "send")
+    revoked = make_key(db, "old")
+    db.execute("UPDATE pgmta.api_keys SET revoked_at = now() WHERE name = 'old'")
+    db.commit()
+    elsewhere = f"pgmta_{'a' * 20}_{'b' * 40}"
+    cases: list[tuple[str, dict[str, str], int, str]] = [
+        ("none", {}, 401, "key-missing"),
+        ("another scheme", {"Authorization": f"Basic {good}"}, 401, "key-missing"),
+        ("no scheme", {"Authorization": good}, 401, "key-missing"),
+        ("in a cookie", {"Cookie": f"key={good}"}, 401, "key-missing"),
+        ("in another field", {"X-Api-Key": good}, 401, "key-missing"),
+        ("empty", {"Authorization": "Bearer "}, 401, "key-missing"),
+        *(
+            (name, {"Authorization": f"Bearer {token}"}, status, word)
+            for name, token, status, word in [
+                ("no token", "pgmta", 401, "key-refused"),
+                ("half of one", good[:-10], 401, "key-refused"),
+                ("a longer one", f"{good}a", 401, "key-refused"),
+                ("with NUL", f"{good}%00", 401, "key-refused"),
+                ("of other letters", "pgmta_\u00fc_\u00fc", 401, "key-refused"),
+                ("of another installation", elsewhere, 401, "key-refused"),
+                ("revoked", revoked, 401, "key-refused"),
+                ("expired", make_key(db, "late", expires="2020-01-01"), 401, "key-expired"),
+                ("far", make_key(db, "far", networks=["10.0.0.0/8"]), 403, "network-refused"),
+                ("reads", make_key(db, "reader", "messages"), 403, "scope-missing"),
+                ("no sender", make_key(db, "mute", senders=[]), 403, "sender-refused"),
+                ("others", make_key(db, "b", senders=["@b.example"]), 403, "sender-refused"),
+            ]
+        ),
+    ]
+    wrong = []
+    for name, fields, status, word in cases:
+        answer = api.send("POST", "/v1/messages", "", MAIL, **fields)
+        found = answer.status, answer.members["type"].rpartition(":")[2]
+        if found != (status, word):
+            wrong.append(f"{name}: {(status, word)}, not {answer}")
+        if status == 401 and "www-authenticate" not in answer.headers:
+            wrong.append(f"{name}: {answer.headers}")
+    answer = api.send("POST", f"/v1/messages?key={good}", "", MAIL)  # URLs are in logs of proxies
+    assert (answer.status, answer.members["type"]) == (401, "urn:pgmta:problem:key-missing")
+    assert not wrong, "\n".join(wrong)
+    assert column(db, "SELECT count(*) FROM messages") == [0]
+
+
+def answers(api: ServedApi, octets: bytes) -> list[int]:
+    """Send octets over a connection of their own; return the statuses of all answers."""
+    found = b""
+    with socket.create_connection(("127.0.0.1", api.port), 20) as client:
+        try:
+            client.sendall(octets)
+            while part := client.recv(65536):
+                found += part
+        except ConnectionError:
+            pass
+    return [int(each) for each in re.findall(rb"^HTTP/\d\.\d (\d{3})", found, re.MULTILINE)]
+
+
+def test_octets_that_are_no_request(as_api: str, tmp_path: Path, db: psycopg.Connection) -> None:
+    with serving_api(tmp_path, as_api, limits={"request": _REQUEST_S}) as api:
+        token = make_key(db, "shop").encode()
+        wrong = []
+        for wire in bad_wire.ALL:
+            found = answers(api, wire.octets.replace(b"TOKEN", token))
+            if found != ([wire.status] if wire.status else []):
+                wrong.append(f"{wire.name}: {wire.status}, not {found}")
+        assert not wrong, "\n".join(wrong)
+        assert column(db, "SELECT count(*) FROM messages") == [0]
+        assert api.send("GET", "/v1/key", token.decode()).status == 200
+
+
+HEAD = (
+    "POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n"
+    "Content-Type: application/json\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("begin", "goes_on"),
+    [
+        ("GET /v1/key HTTP/1.1\r\nX: ", b"a"),
+        (HEAD + "Content-Length: 100\r\n\r\n", b" "),
+        (HEAD + "Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        # endless
+        (HEAD + "Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + b" " * 65536 + b"\r\n"),
+    ],
+)
+def test_a_request_that_does_not_end(
+    as_api: str, tmp_path: Path, db: psycopg.Connection, begin: str, goes_on: bytes
+) -> None:
+    with serving_api(tmp_path, as_api, limits={"request": _REQUEST_S}) as api:
+        token = make_key(db, "shop")
+        assert api.send("GET", "/v1/key", token).status == 200
+        with socket.create_connection(("127.0.0.1", api.port), 20) as client:
+            client.sendall(begin.format(token).encode())
+
+            def is_closed() -> bool:
+                try:
+                    client.sendall(goes_on)
+                except ConnectionError:
+                    return True
+                return False
+
+            until(is_closed)
+        assert api.send("GET", "/v1/key", token).status == 200
+        assert column(db, "SELECT count(*) FROM messages") == [0]

@@ -65,6 +65,7 @@ COMMENT ON COLUMN webhooks.leased_until IS 'Until then no other process does.';
 COMMENT ON CONSTRAINT webhooks_batch_check ON webhooks IS 'Up to 1,000 events.';
 COMMENT ON CONSTRAINT webhooks_state_check ON webhooks IS 'The states.';
 COMMENT ON CONSTRAINT webhooks_name_key ON webhooks IS 'Names of different tenants or viewers do not meet.';
+COMMENT ON INDEX webhooks_name_key IS 'A name is that of one endpoint of a tenant and viewer.';
 
 CREATE TABLE webhook_failures (
     webhook_id bigint NOT NULL REFERENCES webhooks ON DELETE CASCADE,

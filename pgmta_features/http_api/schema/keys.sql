@@ -60,7 +60,7 @@ CREATE FUNCTION api_keys_look(ids text[]) RETURNS TABLE (
     expires_at timestamptz, seconds double precision
 ) LANGUAGE sql STABLE SECURITY DEFINER ROWS 10 SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT s.id, s.digest, k.name, k.scopes, k.tenant, k.senders, k.networks::text[], k.sees, least(k.expires_at, s.ends_at),
-        extract(epoch FROM least(k.expires_at, s.ends_at) - clock_timestamp())::double precision
+        extract(epoch FROM least(k.expires_at, s.ends_at) - now())::double precision
     FROM api_secrets AS s JOIN api_keys AS k ON k.name = s.key
     WHERE s.id = ANY (ids) AND k.revoked_at IS NULL
 $$;

@@ -33,7 +33,7 @@ KEPT = {
         " who role login password scram idempotency_keys.submitted_by user_networks rights"
         " mutexes origin scope credential_use"
         " dkim_keys templates.name templates.unsubscribe campaigns.name queue_counts"
-        " suppression_scopes"
+        " suppression_scopes event_subscriptions"
     ),
     "words of ours, and numbers": (
         "event class late status action state kind mode takes former on_failed notify report_kind"
@@ -42,7 +42,7 @@ KEPT = {
         " transcripts.traces after schema_migrations inquiries inquiry_answers users_version"
         " fingerprint suppression_sieve mailbox_secret login_failures words"
         " campaign_alarms lost_why horizon_holder forget_columns forget_functions link_recipients"
-        " event_functions opens closes days zone zone_column pause"
+        " event_functions event_history opens closes days zone zone_column pause"
     ),
     "hosts, domains and processes": (
         "domain sender_domain host hostname worker lease_owner address client networks daemons"
@@ -132,6 +132,7 @@ def _plant_words(db: psycopg.Connection, words: str, number: int) -> None:
          fingerprint=b"x", submitted_by="l")  # fmt: skip
     _put(db, "traces", created_by="w", expires_at="now()", wanted={"recipient": [words]})
     _put(db, "suppressions", address=f"{number}@b.example", reason="operator", source=words)
+    _put(db, "mail_events", at="now()", commit=number, place=1, kind="held", detail=nested)
     _put(db, "budgets", key=f"collector:{number}", rate=1, note=words)
     _put(db, "suspensions", kind="domain", value=f"d{number}", reason=words)
     (campaign,) = fetch(db, "SELECT id FROM campaigns")

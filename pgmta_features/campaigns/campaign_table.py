@@ -105,10 +105,16 @@ class CampaignTable:
         self._who = who
 
     async def states(
-        self, tenant: str | None, name: str | None = None, most: int = 1000
+        self,
+        tenant: str | None,
+        name: str | None = None,
+        most: int = 1000,
+        before: int | None = None,
     ) -> list[CampaignState]:
-        """Return how far campaigns are, the newest first."""
-        params = {"tenant": tenant, "name": name, "most": most, "failures": False}
+        """Return how far campaigns are, the newest first; `before` is an id."""
+        params = {
+            "tenant": tenant, "name": name, "most": most, "failures": False, "before": before,
+        }  # fmt: skip
         rows = await self._db.rows(_SQL["statistics"], params)
         for row in rows:
             del row["failures"]
@@ -139,7 +145,9 @@ class CampaignTable:
 
         Both are of one moment. Raises PgmtaError if there is none with this name.
         """
-        params = {"tenant": tenant, "name": name, "most": 1, "failures": True}
+        params = {
+            "tenant": tenant, "name": name, "most": 1, "failures": True, "before": None,
+        }  # fmt: skip
         if (row := await self._db.row(_SQL["statistics"], params)) is None:
             await self.find(tenant, name)
             raise PgmtaError(f"the campaign {name} was made just now")

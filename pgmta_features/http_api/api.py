@@ -26,6 +26,7 @@ RESOURCES: dict[str, str] = {
     "suppressions": "",
     "templates": "",
     "usage": "",
+    "campaigns": "campaigns",
 }
 """The modules of `resources`, each with the feature that it is about, '' for the core."""
 

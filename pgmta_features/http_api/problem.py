@@ -52,6 +52,7 @@ STATUSES: dict[str, tuple[int, ...]] = {
     "body-type": (415,),
     "body-size": (413,),
     "not-json": (400,),
+    "conflict": (409,),
     "cursor-gone": (409,),
     "invalid": (400, 422),
     "busy": (503,),

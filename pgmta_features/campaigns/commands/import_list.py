@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
 
 from pgmta.command import EXIT_FAILURE, print_json, print_line
-from pgmta.errors import ConfigError, PgmtaError
+from pgmta.errors import ConfigError
 from pgmta_features.campaigns.commands.argument import about_campaign
 from pgmta_features.campaigns.commands.recipients import CampaignRecipients, open_recipients
-from pgmta_features.campaigns.list_table import ListImport
 from pgmta_features.campaigns.lists.column_finder import shown_names
-from pgmta_features.campaigns.lists.problem_list import ProblemList, problem_list
+from pgmta_features.campaigns.lists.importing import import_rows
+from pgmta_features.campaigns.lists.problem_list import problem_list
 from pgmta_features.campaigns.lists.row_check import RowCheck, read_mapping
 from pgmta_features.campaigns.lists.sources import (
     SEPARATORS,
@@ -26,10 +25,6 @@ from pgmta_features.campaigns.lists.sources import (
 from pgmta_features.campaigns.lists.time_zones import TimeZones
 from queued.cli.options.progress_bar import progress_bar
 from queued.cli.options.queue_command import command, database_of
-
-_PROGRESS_ROWS_MASK = 1023  # the clock is read once in 1,024 rows
-
-type Counts = Counter[str]
 
 
 @command(name="import", json=True)
@@ -84,7 +79,9 @@ async def import_list(
         with opened as given:
             check = _check(campaign, given, mapping, zones)
             with problem_list(given.name, errors) as problems:
-                counts = await _import(campaign, given, check, problems)
+                counts = await import_rows(
+                    campaign.table, campaign.campaign, given, check, problems, progress_bar
+                )
     if as_json:
         form = given.form
         print_json({**counts, "encoding": form and form.encoding.name,
@@ -127,56 +124,3 @@ def _check(
         return RowCheck(campaign.template, given.columns, mapping, given.encoding, zones)
     except ConfigError as error:
         raise ConfigError([f"{given.name}: {each}" for each in error.problems]) from None
-
-
-async def _import(
-    campaign: CampaignRecipients, given: RecipientList, check: RowCheck, problems: ProblemList
-) -> Counts:
-    counts: Counts = Counter(rows=0, imported=0, suppressed=0, bad=0, duplicates=0)
-    work = await campaign.table.importing(campaign.campaign)
-    await _read(given, check, work, problems, counts)
-    async with work.transaction():
-        for other in await work.of_other_kind():
-            counts["bad"] += 1
-            problems.add(other.place, f"{other.recipient!r}: {other.problem}")
-        async for row in work.duplicates():
-            counts["duplicates"] += 1
-            where = (
-                f"it is already in line {row.first}" if row.first > 0
-                else "the campaign has it already"
-            )  # fmt: skip
-            problems.add(row.place, f"{row.recipient!r}: {where}")
-        left = counts["rows"] - counts["bad"] - counts["duplicates"]
-        if not left:
-            raise PgmtaError(f"no recipient is left of {counts['rows']:,}: nothing was imported")
-        with progress_bar("storing", left, "recipients") as bar:
-            async for counts["imported"], counts["suppressed"] in work.store():
-                bar.show(counts["imported"], counts["imported"])
-        await work.note(given.name)
-        details = {"from": given.name, **counts}
-        await campaign.table.note_import(campaign.id, details, counts["imported"])
-    return counts
-
-
-async def _read(
-    given: RecipientList, check: RowCheck, work: ListImport, problems: ProblemList, counts: Counts
-) -> None:
-    """Check the rows, and send what fits to the database."""
-    read, number, bad = check.read, 0, 0
-    with progress_bar("reading", given.length, "recipients") as bar:
-        for line, cells, problem, last in given.rows:
-            number += 1
-            try:
-                row = None if problem else read(cells)
-            except ValueError as error:
-                problem = str(error)
-            if problem:
-                bad += 1
-                more = f"; the row goes on to line {last}" if last > line else ""
-                problems.add(line, problem + more)
-            elif row and work.add(line, row):
-                await work.send_rows()
-            if not number & _PROGRESS_ROWS_MASK:
-                bar.show(given.position(number), number)
-    await work.send_rows()
-    counts["rows"], counts["bad"] = number, bad

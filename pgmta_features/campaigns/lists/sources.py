@@ -83,12 +83,20 @@ def csv_list(
         if path is None or not path.is_file():  # a pipe is read once, and a list several times
             pipe, file = file, stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(pipe, file)
-        found = named(encoding) if encoding else recognise(file)
-        if problem := utf_16_fault(file, found):
-            raise ConfigError([f"{name}:{problem}"])
-        length = file.seek(0, io.SEEK_END)
-        first, form = _form(name, file, found, separator)
-        text = stack.enter_context(_text(file, found))
+        yield stack.enter_context(csv_in(file, name, separator, encoding))
+
+
+@contextmanager
+def csv_in(
+    file: BinaryIO, name: str, separator: str | None = None, encoding: str | None = None
+) -> Iterator[RecipientList]:
+    """Read the CSV in a file that is open and may be read several times, as `csv_list` does."""
+    found = named(encoding) if encoding else recognise(file)
+    if problem := utf_16_fault(file, found):
+        raise ConfigError([f"{name}:{problem}"])
+    length = file.seek(0, io.SEEK_END)
+    first, form = _form(name, file, found, separator)
+    with _text(file, found) as text:
         for _ in range(1, first):
             text.readline()
         rows = read_rows(text, SEPARATORS[form.separator], first)

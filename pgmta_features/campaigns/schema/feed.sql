@@ -513,7 +513,57 @@ COMMENT ON FUNCTION campaign_outcomes IS
     'Writes outcomes of attempts to the recipients of campaigns, in the commit of the outcomes. `changed` are the rows that '
     'these changed: of the others only a delivery counts. Returns how many recipients changed.';
 
+CREATE FUNCTION campaign_obstacles(campaign bigint) RETURNS TABLE (
+    visible_at timestamptz, user_of_credential text, next_at timestamptz, month_is_over boolean, worker boolean, later bigint,
+    hours text[], parted boolean, rest_at timestamptz, rest_after timestamptz, part_zone text, held bigint, message_id bigint,
+    recipient text, words text, next_attempt timestamptz
+) LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CASE
+            WHEN b.month = date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') THEN b.month_used ELSE 0 END AS month_is_over,
+        EXISTS (SELECT FROM worker_overview AS w WHERE w.action = 'deliver' AND w.alive) AS worker,
+        (SELECT count(*) FROM campaign_recipients AS r WHERE r.campaign_id = c.id
+            AND r.number > (SELECT max(j.last) FROM campaign_jobs AS j WHERE j.campaign_id = c.id)) AS later,
+        ARRAY(SELECT concat('in ', w.zone, CASE WHEN w.opens_at = 'infinity' THEN ', a time zone that the server does not know'
+                    ELSE to_char(w.opens_at, '", which begin at "YYYY-MM-DD HH24:MI:SSTZHTZM') END)
+            FROM (SELECT DISTINCT j.zone, j.rest_at, CASE WHEN j.rest_at < 'infinity' THEN
+                    (campaign_window(c, j.zone, greatest(j.rest_at, clock_timestamp()))).opens_at ELSE j.opens_at END AS opens_at
+                FROM (SELECT o.opens_at, coalesce(o.zone, c.zone) AS zone,
+                        CASE WHEN o.status = 'READY' AND o.pause IS NOT NULL THEN campaign_rest_at(o) END AS rest_at
+                    FROM campaign_jobs AS o WHERE o.campaign_id = c.id AND o.status IN ('READY', 'ENQUEUED', 'SENDING')) AS j) AS w
+            WHERE w.opens_at > greatest(clock_timestamp(), nullif(w.rest_at, 'infinity'))
+            GROUP BY w.opens_at, w.zone ORDER BY w.opens_at, w.zone) AS hours,
+        rest.at IS NOT NULL AS parted, nullif(rest.at, 'infinity') AS rest_at, part.at AS rest_after, part.zone AS part_zone,
+        (SELECT count(*) FROM queue AS q WHERE q.status = 'HOLD' AND q.metadata ->> '_campaign' ^@ concat(c.id, '.')) AS held,
+        m.message_id, m.recipient, m.words, m.next_attempt
+    FROM campaigns AS c
+    LEFT JOIN LATERAL (
+        SELECT min(campaign_rest_at(j)) AS at FROM campaign_jobs AS j
+        WHERE j.campaign_id = c.id AND j.status = 'READY' AND j.pause IS NOT NULL) AS rest ON true
+    LEFT JOIN LATERAL (
+        -- the job of the first part that opens last
+        SELECT nullif(f.opens_at, 'infinity') + j.pause AS at, coalesce(f.zone, c.zone) AS zone
+        FROM campaign_jobs AS j JOIN campaign_jobs AS f ON f.campaign_id = j.campaign_id AND f.created_at = j.created_at
+        WHERE j.campaign_id = c.id AND j.status = 'READY' AND j.pause IS NOT NULL AND f.pause IS NULL AND f.first < j.first
+            AND f.status = 'READY' AND f.opens_at > clock_timestamp()
+        ORDER BY f.opens_at DESC LIMIT 1) AS part ON true
+    LEFT JOIN credential_use AS u ON u.credential = c.credential AND u.campaign_id <> c.id
+    LEFT JOIN campaigns AS o ON o.id = u.campaign_id
+    LEFT JOIN budgets AS b ON b.key = 'credential:' || c.credential
+    LEFT JOIN LATERAL (
+        SELECT r.message_id, r.recipient, coalesce(q.hold_reason, q.last_reply) AS words,
+            CASE WHEN q.hold_reason IS NULL THEN q.next_attempt END AS next_attempt
+        FROM campaign_recipients AS r JOIN queue AS q ON q.message_id = r.message_id
+        WHERE r.campaign_id = c.id AND r.state IN ('queued', 'deferred') AND coalesce(q.hold_reason, q.last_reply) IS NOT NULL
+        ORDER BY r.number LIMIT 1
+    ) AS m ON true
+    WHERE c.id = campaign_obstacles.campaign
+$$;
+COMMENT ON FUNCTION campaign_obstacles IS
+    'What keeps the mail of a campaign back: its time, its credential, its budget, workers, its hours, and a mail that waits.';
+
 INSERT INTO rights (object, role, privileges) VALUES
+    ('FUNCTION campaign_obstacles', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION campaign_obstacles', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION campaign_rest_at', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION campaign_rest_at', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION campaign_take', 'pgmta_queued', 'EXECUTE'),

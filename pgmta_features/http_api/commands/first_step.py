@@ -54,7 +54,7 @@ def _hint(directory: Path) -> str:
 
 STEP = FirstStep(
     prepare=_prepare,
-    served="is the HTTP API, and docs/programs/http.md its page",
+    served="is the HTTP API, which /v1/docs describes",
     process="api",
     port=_PORT,
     hint=_hint,

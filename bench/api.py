@@ -28,7 +28,6 @@ from bench.options import (
     relay_options,
 )
 from bench.progress import log
-from pgmta_features.http_api.token import new_token
 
 MIN_POSTS_PER_S, MIN_RATIO_SMTP, MIN_RATIO_CLIENT = 3000.0, 0.5, 0.7
 ABOUT = f"""Measure mail that comes by the HTTP API: single messages and batches.
@@ -57,22 +56,21 @@ class Intake:
         product.migrate()
         self.stack.callback(product.stop)
         self.db = self.stack.enter_context(psycopg.connect(self.uri, autocommit=True))
-        self.token = new_token()
-        self.db.execute(
-            "SELECT pgmta.api_key_new('bench', '{send}', '', '{@example.org}', NULL, 'own', NULL,"
-            " %s, %s)",
-            [self.token.secret_id, self.token.digest],
-        )
+        self.token = product.api_token()
         smtpd, self.smtp_port = product.start_smtpd(None)
         api, self.api_port = product.start_api({"limits": {"api_rate": 1_000_000}})
-        self.groups = {"smtpd": [smtpd], "queued web": [api]}
+        postmaster = self.server.postmaster
+        self.groups = {
+            "daemons": [smtpd, api],
+            "PostgreSQL": [postmaster] if postmaster else [],
+        }
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def send(self, way: str, mails: int) -> tuple[float, float]:
-        """Send mails; return their rate per second, and µs of CPU of our daemons for each."""
+    def send(self, way: str, mails: int) -> dict[str, float]:
+        """Send mails; return their rate per second, and µs of CPU for each by group."""
         self.db.execute("TRUNCATE pgmta.messages, pgmta.queue, pgmta.message_chunks")
         self.db.execute("TRUNCATE pgmta.api_requests, pgmta.submit_calls")
         self.db.execute("CHECKPOINT")
@@ -85,7 +83,6 @@ class Intake:
         finally:
             helper.close()
         after = cpu.snapshot(self.groups)
-        used = sum(after.groups[name] - before.groups[name] for name in self.groups)
         if way == "SMTP":
             seconds, taken = found["last"] - found["first"], found["accepted"]
         else:
@@ -93,7 +90,10 @@ class Intake:
         stored = self.db.execute("SELECT count(*) FROM pgmta.messages").fetchall()[0][0]
         if taken != mails or stored < mails or stored > mails + warm:
             self.notes.append(f"{way}: {taken} of {mails} taken, {stored} stored")
-        return mails / seconds, used / mails * 1e6
+        return {"mails/s": mails / seconds} | {
+            f"µs of CPU, {name}": (after.groups[name] - before.groups[name]) / mails * 1e6
+            for name in before.groups
+        }
 
     def _source(self, mails: int) -> tuple[Helper, int]:
         plan = Plan(secrets.token_hex(4), mails, self.size, 1, 50)
@@ -107,7 +107,7 @@ class Intake:
         work = {"batches": "batches", "Client.send_many": "client"}.get(way, "posts")
         config: dict[str, Any] = {
             "work": work, "mails": mails, "size": self.size, "connections": self.connections,
-            "port": self.api_port, "token": str(self.token), "uri": self.uri,
+            "port": self.api_port, "token": self.token, "uri": self.uri,
             "keys": way == "POST with a key", "first": self.first,
         }  # fmt: skip
         self.first += mails + WARM_UP_MAILS
@@ -134,22 +134,25 @@ def main(
     with failing():
         what = f"{len(os.sched_getaffinity(0))} cores; "
         directory, server, about = opened(uri, keep, what)
-        measured: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+        measured: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         with Intake(server, directory, size, connections) as run:
             for turn in range(rounds):
                 for way in WAYS:
                     measured[way].append(run.send(way, mails))
-                line = ", ".join(f"{way} {measured[way][-1][0]:,.0f}" for way in WAYS)
+                line = ", ".join(f"{way} {measured[way][-1]['mails/s']:,.0f}" for way in WAYS)
                 log(f"round {turn + 1}: {line}")
-    rates = {way: statistics.median(rate for rate, _ in found) for way, found in measured.items()}
-    spent = {way: statistics.median(used for _, used in found) for way, found in measured.items()}
+    found = {
+        way: {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+        for way, turns in measured.items()
+    }
+    rates = {way: figures["mails/s"] for way, figures in found.items()}
     smtp, posts = rates["POST"] / rates["SMTP"], rates["POST"]
     client = rates["batches"] / rates["Client.send_many"]
     if json_:
-        click.echo(dump({"about": about, "mails per second": rates, "µs of CPU": spent}))
+        click.echo(dump({"about": about, **found}))
     else:
-        lines = [["", "mails/s", "µs of CPU of daemons per mail"]]
-        lines += [[way, number(rates[way]), number(spent[way])] for way in WAYS]
+        lines = [["", *found["SMTP"]]]
+        lines += [[way, *map(number, figures.values())] for way, figures in found.items()]
         click.echo(f"{about}\n\n{aligned(lines)}\n")
         click.echo(f"POST to SMTP {smtp:.2f}, batches to Client.send_many {client:.2f}")
     missed = {

@@ -176,6 +176,11 @@ class Product:
                 time.sleep(0.05)
         return pids
 
+    def api_token(self) -> str:
+        """Return the token of a new API key that sends from example.org."""
+        words = ("apikey", "new", "bench", "--scope", "send", "--sender", "@example.org")
+        return self._queuectl(self._config("queued", {}), *words).strip()
+
     def start_api(self, more: Mapping[str, Any] = NO_SETTINGS) -> tuple[int, int]:
         """Start `queued web` with the HTTP API alone; return process and port once it listens."""
         port = free_port()

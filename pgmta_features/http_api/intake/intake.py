@@ -37,7 +37,7 @@ Problem.STATUSES |= {
 _CONNECTIONS = 2  # for group commits, as pgmta.Client has
 _PATIENCE_S = 5.0  # below the time limit of an answer
 _UPLOAD_PATIENCE_S = 60.0  # PostgreSQL composes mail with uploads of 50 MB in a few seconds
-_UPLOAD_QUEUE_S = 120.0  # for those before it
+_UPLOAD_QUEUE_S = 300.0  # for those before it
 UPLOAD_ANSWER_S = _UPLOAD_QUEUE_S + _UPLOAD_PATIENCE_S + 5.0
 """A request with uploads has its answer by then, once its body is there."""
 

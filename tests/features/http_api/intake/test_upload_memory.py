@@ -36,7 +36,7 @@ class Upload:
         self._octets, self._after = octets, after
         self._sent = 0
         self._piece = bytes([number]) * _PIECE
-        self._socket = socket.create_connection(("127.0.0.1", port), 120)
+        self._socket = socket.create_connection(("127.0.0.1", port), 600)
         head = {
             "Host": "api", "Authorization": f"Bearer {token}", "Connection": "close",
             "Content-Length": str(len(before) + octets + len(after)), **fields,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 
 import psycopg
@@ -21,6 +21,7 @@ from pgmta_features.webhooks.store import Claimed, Endpoint, EventRow, WebhookTa
 
 _DATABASE_PAUSE_S = 2.0  # after PostgreSQL could not be asked
 _LOOK_INTERVAL_S = 5.0  # without news of events
+_REFUSED_PAUSE_S = 1.0  # before events that were refused are posted with further ones
 _GONE = 410
 
 log = get("webhooks")
@@ -56,6 +57,7 @@ class EndpointLoop:
         self._news = asyncio.Event()
         self._accepted = False  # a request, which the database does not know yet
         self._ended = False  # by a failure
+        self._refused_up_to = ""  # the place of the last event of a batch of which none was taken
         self._log = log.bind(webhook=claimed.settings.name, id=claimed.settings.id)
         self.posted = 0
         """Events that were accepted."""
@@ -80,7 +82,7 @@ class EndpointLoop:
 
     async def run(self) -> None:
         """Post until cancelled, or until the endpoint is suspended or disabled."""
-        reached = None
+        reached, away = None, False
         try:
             while not self._ended:
                 try:
@@ -88,18 +90,23 @@ class EndpointLoop:
                     self._news.clear()
                     self._read_at = time.monotonic()
                     rows = await self._table.batch(
-                        self.endpoint.settings, reached, accepted=self._accepted
-                    )
-                    reached, self._accepted = None, False
+                        self.endpoint.settings, reached, accepted=self._accepted,
+                        anew=bool(self._refused_up_to),
+                    )  # fmt: skip
+                    reached, self._accepted, away = None, False, False
                     if self._replays:
                         await self._replay()
                     elif not rows:
                         self.behind = None
                         await self._wait_for_news()
+                    elif rows[-1].place == self._refused_up_to and self._due > self._read_at:
+                        continue  # the news were not for this endpoint
                     elif await self._deliver([row for row in rows if self._takes(row)]):
                         reached = rows[-1].place
                 except (StoreUnavailable, psycopg.Error) as error:
-                    self._log.warning("events can't be read", reason=faults.one_line(error))
+                    if not away:
+                        self._log.warning("events can't be read", reason=faults.one_line(error))
+                    away = True
                     await asyncio.sleep(_DATABASE_PAUSE_S)
         finally:
             self._connection.close()
@@ -109,13 +116,19 @@ class EndpointLoop:
         return row.document is not None and (condition is None or fits(condition, row.document))
 
     async def _until_due(self) -> None:
-        while (seconds := self._due - time.monotonic()) > 0:
-            self._news.clear()
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._news.wait()
-            except TimeoutError:
-                return
+        """Wait for the end of the pause after a failure.
+
+        If events were refused, it ends with further ones: they may show that only those are bad.
+        """
+        if (seconds := self._due - time.monotonic()) <= 0:
+            return
+        if not self._refused_up_to:
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+                await asyncio.sleep(_REFUSED_PAUSE_S)
 
     async def _wait_for_news(self) -> None:
         try:
@@ -132,6 +145,7 @@ class EndpointLoop:
         Raises StoreUnavailable, psycopg.Error.
         """
         halving, at = Halving(len(events)), 0
+        self._refused_up_to = ""
         self.behind = events[0].written_at if events else None
         while at < len(events):
             part = events[at : at + halving.size]
@@ -147,6 +161,8 @@ class EndpointLoop:
                 halving.set_aside()
                 at += 1
             else:
+                if posted.refused:
+                    self._refused_up_to = events[-1].place
                 await self._note_failure(posted, events[at - 1].place if at else None)
                 return False
         return True
@@ -174,10 +190,7 @@ class EndpointLoop:
         if self._failures == 1:
             self._log.warning("webhook fails", reason=posted.reason, seconds=round(wait, 1))
         self._due = time.monotonic() + wait
-        # a refused event is posted with others next time, which may show that it alone is refused
-        failing = await self._table.failed(
-            settings, posted.reason, wait, self._failures, reached, repeat=not posted.refused
-        )
+        failing = await self._table.failed(settings, posted.reason, wait, self._failures, reached)
         if failing >= GIVE_UP_S:
             await self._suspend(posted.reason)
 
@@ -229,7 +242,7 @@ class EndpointLoop:
                 signed_fields(known, message, datetime.now(UTC), body), body
             )
         if posted.accepted:
-            self._failures, self._accepted = 0, True
+            self._failures, self._due, self._accepted = 0, 0.0, True
             self.posted += len(events)
         else:
             self.failed += 1

@@ -19,7 +19,7 @@ UPDATE pgmta.webhooks SET leased_until = now() WHERE leased_by = %(worker)s AND 
 
 -- name: batch
 SELECT place, event_id, written_at, document
-FROM pgmta.webhook_batch(%(id)s, %(revision)s, %(worker)s, %(most)s, %(reached)s, %(accepted)s)
+FROM pgmta.webhook_batch(%(id)s, %(revision)s, %(worker)s, %(most)s, %(reached)s, %(accepted)s, %(anew)s)
 
 -- name: failed
 -- Note a failure, after which the next request waits; the seconds since the first one in a row.
@@ -27,7 +27,7 @@ UPDATE pgmta.webhooks AS w SET state = 'failing', reason = %(reason)s, failures 
     state_at = CASE WHEN w.state = 'failing' THEN w.state_at ELSE now() END,
     failing_since = CASE WHEN %(failures)s > 1 THEN coalesce(w.failing_since, now()) ELSE now() END,
     next_at = now() + make_interval(secs => %(wait)s),
-    cursor = coalesce(%(reached)s::text, w.cursor), batch_end = CASE WHEN %(repeat)s THEN w.batch_end END
+    cursor = coalesce(%(reached)s::text, w.cursor)
 WHERE w.id = %(id)s AND w.revision = %(revision)s AND w.leased_by = %(worker)s AND w.state IN ('active', 'failing')
 RETURNING extract(epoch FROM now() - w.failing_since)::float8
 

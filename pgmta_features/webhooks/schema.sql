@@ -53,7 +53,8 @@ COMMENT ON COLUMN webhooks.cursor IS 'The place in the log of events up to which
 COMMENT ON COLUMN webhooks.batch_end IS
     'The place of the last event of the request under way, so that it is repeated as it was; null: of none.';
 COMMENT ON COLUMN webhooks.state IS
-    'active; failing: the last request failed, and is repeated; suspended: for three days; disabled: by an operator or status 410.';
+    'active; failing: the last request failed, and is repeated; suspended: they have failed for three days; disabled: by an '
+    'operator, or by status 410.';
 COMMENT ON COLUMN webhooks.state_at IS 'Since when it is in this state.';
 COMMENT ON COLUMN webhooks.reason IS 'Why the last request failed, or why it is disabled.';
 COMMENT ON COLUMN webhooks.failing_since IS 'When the first of the requests failed that have failed since the last success.';
@@ -76,7 +77,8 @@ CREATE TABLE webhook_failures (
     asked_at timestamptz,
     PRIMARY KEY (webhook_id, event_id)
 );
-COMMENT ON TABLE webhook_failures IS 'Events that were set aside, because the endpoint refused them and took others, and replays.';
+COMMENT ON TABLE webhook_failures IS
+    'Events that were set aside, because the endpoint refused them and took others; and those whose replay was asked for.';
 COMMENT ON COLUMN webhook_failures.webhook_id IS 'webhooks.id.';
 COMMENT ON COLUMN webhook_failures.event_id IS 'The id of the event.';
 COMMENT ON COLUMN webhook_failures.after IS 'The place in the log of events before it.';
@@ -149,7 +151,8 @@ DECLARE
     old webhooks := webhook_known(endpoint, tenant, viewer);
     new webhooks := jsonb_populate_record(old, changes);
 BEGIN
-    UPDATE webhooks AS w SET revision = w.revision + 1, url = new.url, kinds = new.kinds, condition = new.condition, owner = new.owner, batch = new.batch,
+    UPDATE webhooks AS w SET revision = w.revision + 1, url = new.url, kinds = new.kinds, condition = new.condition,
+        owner = new.owner, batch = new.batch,
         -- what was refused before may be taken now
         next_at = NULL, batch_end = NULL
     WHERE w.id = old.id;
@@ -179,7 +182,8 @@ CREATE FUNCTION webhook_rotate(
 DECLARE
     old webhooks := webhook_known(endpoint, tenant, viewer);
 BEGIN
-    UPDATE webhooks AS w SET revision = w.revision + 1, secret = webhook_rotate.secret, earlier_secret = old.secret, earlier_until = now() + keep
+    UPDATE webhooks AS w SET revision = w.revision + 1, secret = webhook_rotate.secret, earlier_secret = old.secret,
+        earlier_until = now() + keep
     WHERE w.id = old.id;
     PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook rotate', '{}');
     RETURN now() + keep;
@@ -267,7 +271,8 @@ COMMENT ON FUNCTION webhook_lag IS
 -- queued: it posts.
 
 CREATE FUNCTION webhook_batch(
-    endpoint bigint, revision integer, worker text, most integer, reached text DEFAULT NULL, accepted boolean DEFAULT false
+    endpoint bigint, revision integer, worker text, most integer, reached text DEFAULT NULL, accepted boolean DEFAULT false,
+    anew boolean DEFAULT false
 ) RETURNS TABLE (place text, event_id text, written_at timestamptz, document text) LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
@@ -291,7 +296,7 @@ BEGIN
             ends := place;
             octets := octets + coalesce(octet_length(document), 0);
             RETURN NEXT;
-            EXIT WHEN octets > max_octets OR (reached IS NULL AND place = w.batch_end);
+            EXIT WHEN octets > max_octets OR (reached IS NULL AND NOT anew AND place = w.batch_end);
         END LOOP;
     EXCEPTION WHEN SQLSTATE 'PG409' THEN
         first := events_since('-infinity');
@@ -313,8 +318,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION webhook_batch IS
     'Notes that an endpoint has the events up to `reached`, and that it has accepted a request; and returns the next batch, of '
-    'which a row without an event is only a place, and which ends at 1 MB. A batch that was not noted so is returned again as it was. Without a lease '
-    'of the worker, or under another revision, it does nothing.';
+    'which a row without an event is only a place, and which ends at 1 MB. A batch that was not noted so is returned again as '
+    'it was, or anew with the events since then. Without a lease of the worker, or under another revision, it does nothing.';
 
 CREATE FUNCTION webhook_replays(endpoint bigint, worker text, most integer)
     RETURNS TABLE (event_id text, document text) LANGUAGE plpgsql SECURITY DEFINER
@@ -367,7 +372,8 @@ INSERT INTO forget_columns (relation, names, way, condition) VALUES
     ('webhooks', '{owner,condition,url}', 'named', 'true');
 
 INSERT INTO rights (object, role, privileges) VALUES
-    ('webhooks', 'pgmta_queued', 'SELECT, UPDATE (state, state_at, reason, failing_since, failures, next_at, leased_by, leased_until, cursor, batch_end)'),
+    ('webhooks', 'pgmta_queued', 'SELECT, UPDATE (state, state_at, reason, failing_since, failures, next_at, cursor)'),
+    ('webhooks', 'pgmta_queued', 'UPDATE (leased_by, leased_until)'),
     ('webhooks', 'pgmta_operator', 'SELECT'),
     ('webhooks', 'pgmta_reader', 'SELECT'),
     ('webhooks', 'pgmta_api', 'SELECT'),

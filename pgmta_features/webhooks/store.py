@@ -96,23 +96,24 @@ class WebhookTable:
         await self._links.run(_SQL["release"], {"worker": self._worker})
 
     async def batch(
-        self, settings: Settings, reached: str | None, *, accepted: bool
+        self, settings: Settings, reached: str | None, *, accepted: bool, anew: bool
     ) -> list[EventRow]:
-        """Note what an endpoint has, and whether it accepted a request; return the next batch."""
-        fields = {"most": settings.batch, "reached": reached, "accepted": accepted}
+        """Note what an endpoint has, and whether it accepted a request; return the next batch.
+
+        A batch that it does not have comes again as it was, or `anew` with the events since then.
+        """
+        fields = {"most": settings.batch, "reached": reached, "accepted": accepted, "anew": anew}
         return [EventRow(*row) for row in await self._run("batch", settings, **fields)]
 
     async def failed(
-        self, settings: Settings, reason: str, wait: float, failures: int, reached: str | None, *,
-        repeat: bool,
-    ) -> float:  # fmt: skip
+        self, settings: Settings, reason: str, wait: float, failures: int, reached: str | None
+    ) -> float:
         """Note a failure; return for how many seconds requests have failed.
 
         `failures` are those in a row, and `reached` is up to where a part of the batch was
-        accepted, None for nothing. With `repeat` the rest is sent again as it is.
+        accepted, None for nothing.
         """
-        fields = {"reason": reason, "wait": wait, "failures": failures, "reached": reached,
-                  "repeat": repeat}  # fmt: skip
+        fields = {"reason": reason, "wait": wait, "failures": failures, "reached": reached}
         rows = await self._run("failed", settings, **fields)
         return float(rows[0][0]) if rows else 0.0
 

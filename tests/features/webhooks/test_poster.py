@@ -162,6 +162,23 @@ def test_an_event_that_is_refused_is_set_aside_and_can_be_posted_again(
     assert set(again) == bad
 
 
+def test_a_lone_event_that_is_refused_does_not_hold_up_the_next_one(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    add(receiver.url(), kinds=["accepted"])
+    receiver.answering["/"] = lambda got: REFUSED if b"bad@c.example" in got.body else OK
+    system.queued(system.hop(), **settings)
+    system.enqueue("bad@c.example")
+    until(receiver.got)
+    db.execute("UPDATE pgmta.webhooks SET failures = 9, revision = revision + 1")
+    db.execute(CHANGED)  # the next pause is two hours
+    until(lambda: fetch(db, "SELECT next_at > now() + '1 hour' FROM pgmta.webhooks") == (True,))
+    system.enqueue("good@c.example")
+    until(lambda: fetch(db, "SELECT count(*) FROM pgmta.webhook_failures") == (1,))
+    until(lambda: fetch(db, "SELECT state FROM pgmta.webhooks") == ("active",))
+    assert ["good@c.example"] in [e["recipients"] for e in receiver.events()]
+
+
 def test_an_endpoint_that_refuses_everything_loses_nothing(
     system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
 ) -> None:

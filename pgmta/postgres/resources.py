@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from pgmta.postgres import primary
 from pgmta.postgres.link import Link, connect
 from pgmta.postgres.link_connection import LinkConnection
 
@@ -43,6 +48,22 @@ class Resources:
         """Open a connection that its user closes. Raises psycopg.Error."""
         self._others.add(name)
         return await connect(self._uri, f"{self._daemon} {name}", settings)
+
+    async def connect_as(self, login: str, name: str) -> psycopg.AsyncConnection[Any]:
+        """Open a plain connection of another login, in autocommit, that its user closes.
+
+        Nothing of ours is set in it. A password of our own login is not sent: libpq finds that of
+        the other one in ~/.pgpass, unless the server wants none. Raises psycopg.Error.
+        """
+        given: dict[str, Any] = conninfo_to_dict(primary.writable(self._uri))
+        if given.get("user") != login:
+            given |= {"user": login, "password": None}
+        self._others.add(name)
+        return await psycopg.AsyncConnection.connect(
+            make_conninfo(**given),
+            autocommit=True,
+            application_name=f"pgmta {self._daemon} {name}",
+        )
 
     @property
     def names(self) -> set[str]:

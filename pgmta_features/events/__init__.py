@@ -12,6 +12,8 @@ FEATURE = Feature(
         "schema/subscriptions.sql",
         "schema/numbering.sql",
         "schema/reading.sql",
+        "schema/tables.sql",
+        "schema/functions.sql",
     ),
     commands={
         "events": Command(
@@ -21,8 +23,16 @@ FEATURE = Feature(
         )
     },
     more_keys={"retention": ".config:EventRetention"},
-    looks=(".sequencer:SUBSCRIBED", ".sequencer:UNNUMBERED"),
-    duties=(".retention:DUTY",),
-    loops={"events": ".sequencer:number_events"},
+    looks=(
+        ".sequencer:SUBSCRIBED",
+        ".sequencer:UNNUMBERED",
+        ".consumers.function_caller:FUNCTIONS",
+        ".consumers.late_rows:LATE",
+    ),
+    duties=(".retention:DUTY", ".consumers.late_rows:DUTY"),
+    loops={
+        "events": ".sequencer:number_events",
+        "event functions": ".consumers.function_caller:call_functions",
+    },
     doctor_checks=(".doctor_check:checks",),
 )

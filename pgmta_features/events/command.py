@@ -24,6 +24,7 @@ from pgmta.command import (
 from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.postgres.operator import OperatorConnection, connected
+from pgmta_features.events.application_commands import asides, function, replay, table, waits
 from pgmta_features.events.event_table import EventTable
 from pgmta_features.events.kinds import KINDS
 from queued.cli.options.queue_command import (
@@ -168,10 +169,6 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-def _waits(why: str) -> None:
-    print_line(f"it waits for a transaction that has changed mail: {why}", err=True)
-
-
 @command(events)
 @click.argument("name")
 async def subscribe(config: Path, name: str) -> None:
@@ -181,7 +178,7 @@ async def subscribe(config: Path, name: str) -> None:
     committed after this command has its events.
     """
     async with connected(database_of(config)) as db:
-        new = await EventTable(db).subscribe(name, "reader", _waits)
+        new = await EventTable(db).subscribe(name, "reader", waits)
     print_line(f"{name} {'subscribes' if new else 'subscribes already'}")
 
 
@@ -193,7 +190,7 @@ async def unsubscribe(config: Path, name: str) -> None:
     After the last one no events are written. Those that were written stay for their time.
     """
     async with connected(database_of(config)) as db:
-        ended = await EventTable(db).unsubscribe(name, _waits)
+        ended = await EventTable(db).unsubscribe(name, waits)
     if not ended:
         print_line(f"there is no subscription {name}: see `queuectl events list`", err=True)
         sys.exit(EXIT_FAILURE)
@@ -213,6 +210,23 @@ async def list_subscriptions(config: Path, form: Form) -> None:
             "since": lambda row: age_of(row["created_at"]),
             "by": "created_by",
             "read": lambda row: age_of(row["read_at"]) if row["read_at"] else "",
+            "state": _state,
         },
         form,
     )
+
+
+def _state(row: dict[str, Any]) -> str:
+    """Return what a table or a function of an application failed with."""
+    numbers = (
+        (row["waiting"], "wait"), (row["later"], "inserted later"), (row["aside"], "set aside"),
+        (row["failures"], "failures"),
+    )  # fmt: skip
+    found = [f"{number:,} {word}" for number, word in numbers if number]
+    if row["error"]:
+        found.append(f"{age_of(row['failed_at'])} ago: {row['error']}")
+    return "; ".join(found)
+
+
+for _each in (table, function, asides, replay):
+    events.add_command(_each)

@@ -33,6 +33,17 @@ async def checks(examination: Examination) -> dict[str, Check]:
                 f"have its program read on before its events expire, or end it: "
                 f"`queuectl events unsubscribe {row['name']}`",
             )
+        for row in await examination.run(_SQL["failing"], age=_MAX_UNNUMBERED_S):
+            number = "its events" if row["events"] is None else f"{row['events']:,} events"
+            yield warning(
+                "events",
+                f"the {row['kind']} {row['name']} fails with {number}, for "
+                f"{age(row['seconds'])}: {row['error']}",
+                "mend it: `queuectl events list` has the reason, and `queuectl events replay` "
+                "repeats what was set aside"
+                if row["kind"] == "function"
+                else "mend it, and queued inserts them",
+            )
         for row in await examination.run(_SQL["missing_days"]):
             yield warning(
                 "events",

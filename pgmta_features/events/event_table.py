@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
+from psycopg import sql
+
 from pgmta.errors import Blocked
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
@@ -59,6 +61,46 @@ class EventTable:
     async def unsubscribe(self, name: str, waits: Callable[[str], None]) -> bool:
         """End a subscription, and return whether there was one. It waits as `subscribe` does."""
         return bool(await self._repeat("unsubscribe", {"name": name}, "ended", waits))
+
+    async def table_statements(self, table: str) -> tuple[str, str]:
+        """Return who makes a table for events, and by which statements."""
+        (row,) = await self._db.rows(_SQL["table_statements"], {"table": table})
+        return row["role"], row["statements"]
+
+    async def make_table(self, role: str, statements: str) -> None:
+        """Run these statements as that role."""
+        async with self._db.transaction():
+            await self._db.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
+            await self._db.execute(statements.encode())
+
+    async def into(
+        self, table: str, viewer: str | None, tenant: str | None, waits: Callable[[str], None]
+    ) -> str:
+        """Have events inserted into a table; return the name of the subscription."""
+        fields = {"table": table, "viewer": viewer, "tenant": tenant}
+        return str(await self._repeat("into", fields, "name", waits))
+
+    async def call(
+        self,
+        function: str,
+        login: str | None,
+        viewer: str | None,
+        tenant: str | None,
+        waits: Callable[[str], None],
+    ) -> str:
+        """Have a function called with events; return the name of the subscription."""
+        fields = {"function": function, "login": login, "viewer": viewer, "tenant": tenant}
+        return str(await self._repeat("call", fields, "name", waits))
+
+    async def replay(self, name: str, ids: Sequence[str], after: str | None) -> int:
+        """Have a function called again with events that were set aside, or behind a cursor."""
+        fields = {"name": name, "ids": list(ids) or None, "after": after}
+        (row,) = await self._db.rows(_SQL["replay"], fields)
+        return int(row["events"])
+
+    async def asides(self, name: str) -> list[dict[str, Any]]:
+        """Return the events that a function failed with."""
+        return await self._db.rows(_SQL["asides"], {"name": name})
 
     async def _repeat(
         self, statement: str, fields: dict[str, Any], column: str, waits: Callable[[str], None]

@@ -66,7 +66,8 @@ COMMENT ON FUNCTION event_metadata IS 'The part of a document with the metadata 
 
 CREATE FUNCTION events_read(
     after text, most integer, kinds text[] DEFAULT NULL, viewer text DEFAULT NULL, tenant text DEFAULT NULL,
-    upto bigint DEFAULT NULL
+    upto bigint DEFAULT NULL, of_commit bigint DEFAULT NULL, of_at timestamptz DEFAULT NULL,
+    behind integer DEFAULT NULL, last integer DEFAULT NULL
 ) RETURNS TABLE (cursor text, id text, kind text, at timestamptz, message_id bigint, row_id bigint, document jsonb)
     LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pgmta, pg_catalog, pg_temp
     -- a plan that was made for empty days would later read all of them
@@ -86,16 +87,19 @@ BEGIN
     IF after IS NOT NULL THEN SELECT p.number, p.place INTO start, start_place FROM event_position(after) AS p; END IF;
     RETURN QUERY
     WITH numbered AS MATERIALIZED (
-        SELECT l.number, l.commit, l.at, l.events, CASE l.number WHEN start THEN start_place ELSE 0 END AS read
+        (SELECT l.number, l.commit, l.at, l.events, CASE l.number WHEN start THEN start_place ELSE 0 END AS read
         FROM event_log AS l
-        WHERE l.number >= start AND (upto IS NULL OR l.number <= upto) AND (l.number > start OR start_place < l.events)
-        ORDER BY l.number LIMIT looks
+        WHERE of_commit IS NULL AND l.number >= start AND (upto IS NULL OR l.number <= upto)
+            AND (l.number > start OR start_place < l.events)
+        ORDER BY l.number LIMIT looks)
+        UNION ALL
+        SELECT 0, of_commit, of_at, last, behind WHERE of_commit IS NOT NULL
     ), summed AS MATERIALIZED (
         SELECT n.*, sum(n.events - n.read) OVER (ORDER BY n.number) - n.events + n.read AS earlier FROM numbered AS n
     ), looked AS MATERIALIZED (
         SELECT row_number() OVER (ORDER BY s.number, e.place) AS n, s.number, e.*
         FROM summed AS s, LATERAL (
-            SELECT * FROM mail_events AS e WHERE e.commit = s.commit AND e.at = s.at AND e.place > s.read
+            SELECT * FROM mail_events AS e WHERE e.commit = s.commit AND e.at = s.at AND e.place > s.read AND e.place <= s.events
             ORDER BY e.place LIMIT looks) AS e
         WHERE s.earlier < looks ORDER BY 1 LIMIT looks
     ), fitting AS MATERIALIZED (
@@ -178,7 +182,8 @@ COMMENT ON FUNCTION events_read IS
     'The events behind a cursor in their order, at most so many; without a cursor from the first that is kept. Only of these '
     'kinds, of mail that `viewer` submitted, of this tenant, with a number up to `upto`; null: all. A last row without an id '
     'has the place that the call reached, if events there do not fit: read on from its cursor. No row: there is nothing behind '
-    'the cursor yet. Raises PG409 if events were lost or have expired.';
+    'the cursor yet. Raises PG409 if events were lost or have expired. With `of_commit` and its time the events of this statement '
+    'instead, which may have no number yet, with places in (behind, last].';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION events_end', 'pgmta_queued', 'EXECUTE'),

@@ -33,7 +33,8 @@ KEPT = {
         " who role login password scram idempotency_keys.submitted_by user_networks rights"
         " mutexes origin scope credential_use"
         " dkim_keys templates.name templates.unsubscribe campaigns.name queue_counts"
-        " suppression_scopes event_subscriptions"
+        " suppression_scopes event_subscriptions viewer event_tables.name event_rows_late.name"
+        " application_functions.name application_functions.cursor event_asides.name event_asides.id"
     ),
     "words of ours, and numbers": (
         "event class late status action state kind mode takes former on_failed notify report_kind"
@@ -133,6 +134,12 @@ def _plant_words(db: psycopg.Connection, words: str, number: int) -> None:
     _put(db, "traces", created_by="w", expires_at="now()", wanted={"recipient": [words]})
     _put(db, "suppressions", address=f"{number}@b.example", reason="operator", source=words)
     _put(db, "mail_events", at="now()", commit=number, place=1, kind="held", detail=nested)
+    name = f"shop.t{number}"
+    _put(db, "event_subscriptions", name=name, kind="table")
+    _put(db, "event_tables", name=name, error=words)
+    _put(db, "event_rows_late", name=name, commit=1, at="now()", place=0, last=1, reason=words)
+    _put(db, "application_functions", name=name, login="shop", cursor="1.1.1", error=words)
+    _put(db, "event_asides", name=name, id="1-1", document=nested, error=words)
     _put(db, "budgets", key=f"collector:{number}", rate=1, note=words)
     _put(db, "suspensions", kind="domain", value=f"d{number}", reason=words)
     (campaign,) = fetch(db, "SELECT id FROM campaigns")

@@ -1,0 +1,167 @@
+"""Functions of applications are called with events, exactly once.
+
+A function is called in a session of the application's own login, and the cursor moves in the same
+transaction. So its code has the rights of the application wherever it runs: in the function, in a
+deferred trigger, or in a cursor that PostgreSQL reads at the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+
+import psycopg
+from psycopg import IsolationLevel
+
+from pgmta.errors import StoreUnavailable
+from pgmta.logs import get
+from pgmta.metrics.series import MoreFigures, Series, Value, Values
+from pgmta.postgres import faults
+from pgmta.store.admin.upkeep import Look
+from pgmta.store.queries import feature_queries
+from pgmta_features.events.news import EventNews
+from queued.process.queued_process import QueuedProcess
+from queued.upkeep.duty import repeat
+
+log = get("events")
+
+_MAX_EVENTS = 100  # of a call
+_TIME_LIMIT_S = 10.0  # of a call, and of its commit
+_LATE_S = 5.0  # beside it, after which the server is not waited for: code can outlast a time limit
+_LOOK_INTERVAL_S = 1.0  # for missed notifications, and for pauses that are over
+_IDLE_S = 30.0  # after which the session of a function is closed
+_CANCELED = "57014"
+_NO_CONNECTION = "08000"
+
+_SQL = feature_queries("events")
+_LIMIT = f"SET LOCAL statement_timeout = '{_TIME_LIMIT_S:.0f}s'".encode()
+_CALL = """
+SELECT jsonb_array_length(t.events), {function}(t.events)
+FROM (SELECT pgmta.events_take(%s, %s) AS events OFFSET 0) AS t WHERE t.events IS NOT NULL
+"""
+
+FUNCTIONS = Look(_SQL["functions"])
+"""Whether a function is called with events."""
+
+_EVENTS = "pgmta_queued_event_function_events_total"
+_FAILURES = "pgmta_queued_event_function_failures_total"
+_SERIES = (
+    Series(_EVENTS, "counter", "Events that a function of an application took.", ("function",)),
+    Series(_FAILURES, "counter", "Calls of a function with events that failed.", ("function",)),
+)
+
+
+class FunctionCaller:
+    """Calls the functions for one process, each in a task of its own.
+
+    Of several processes the one whose turn it is calls. A second one does no harm: it finds the
+    events taken.
+    """
+
+    def __init__(self, process: QueuedProcess) -> None:
+        self._process = process
+        self._news = EventNews(process.resources)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._events: dict[tuple[str, ...], Value] = {}
+        self._failures: dict[tuple[str, ...], Value] = {}
+        process.more_figures.append(MoreFigures(_SERIES, self._values))
+
+    def _values(self) -> Values:
+        return {_EVENTS: dict(self._events), _FAILURES: dict(self._failures)}
+
+    async def round(self) -> None:
+        """Begin to call the functions for which there are events, and wait for more events.
+
+        Raises StoreUnavailable, psycopg.Error.
+        """
+        self._process.schema.require()
+        if not await self._process.tasks_due.may(FUNCTIONS):
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+            return
+        mark = self._news.mark()
+        self._tasks = {name: task for name, task in self._tasks.items() if not task.done()}
+        if self._in_turn():
+            for name, login in await self._process.link.run(_SQL["due_functions"]):
+                if name not in self._tasks:
+                    self._tasks[name] = asyncio.create_task(self._call(name, login))
+        await self._news.wait(mark, _LOOK_INTERVAL_S)
+
+    def _in_turn(self) -> bool:
+        return self._process.due_in(_LOOK_INTERVAL_S) <= _LOOK_INTERVAL_S
+
+    async def close(self) -> None:
+        """End the calls; what was not committed is called again by another process."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._news.close()
+
+    async def _call(self, name: str, login: str) -> None:
+        """Call a function until it fails, or there was nothing for it for a while."""
+        try:
+            async with asyncio.timeout(_TIME_LIMIT_S):
+                session = await self._process.resources.connect_as(login, "event function")
+        except (psycopg.Error, TimeoutError) as error:
+            await self._failed(name, error, _NO_CONNECTION)
+            return
+        try:
+            await session.set_isolation_level(IsolationLevel.READ_COMMITTED)
+            used_at = time.monotonic()
+            while time.monotonic() < used_at + _IDLE_S:
+                mark = self._news.mark()
+                if await self._take(session, name):
+                    used_at = time.monotonic()
+                elif not self._in_turn():
+                    return
+                else:
+                    await self._news.wait(mark, _LOOK_INTERVAL_S)
+        except (psycopg.Error, TimeoutError) as error:
+            state = _CANCELED if isinstance(error, TimeoutError) else _NO_CONNECTION
+            await self._failed(name, error, state)
+        finally:
+            await session.close()
+
+    async def _take(self, session: psycopg.AsyncConnection, name: str) -> bool:
+        """Call it once, and return whether there were events."""
+        async with asyncio.timeout(_TIME_LIMIT_S + _LATE_S), session.transaction():
+            await session.execute(_LIMIT)
+            # the name was quoted by the database
+            query = _CALL.format(function=name).encode()
+            cursor = await session.execute(query, (name, _MAX_EVENTS))
+            found = await cursor.fetchone()
+        if found:
+            self._events[(name,)] = float(found[0]) + _number(self._events, name)
+        return found is not None
+
+    async def _failed(self, name: str, error: Exception, state: str) -> None:
+        self._failures[(name,)] = 1.0 + _number(self._failures, name)
+        if isinstance(error, psycopg.Error):
+            state, reason = error.sqlstate or state, faults.one_line(error)
+        else:
+            reason = f"no answer within {_TIME_LIMIT_S + _LATE_S:.0f} s"
+        log.warning("function failed with events", function=name, reason=reason)
+        fields = {"name": name, "state": state, "reason": reason[:1000]}
+        try:
+            await self._process.link.run(_SQL["function_failed"], fields)
+        except (StoreUnavailable, psycopg.Error) as away:
+            log.warning("upkeep failed", duty="event functions", reason=faults.one_line(away))
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+
+
+def _number(values: dict[tuple[str, ...], Value], name: str) -> float:
+    value = values.get((name,), 0.0)
+    return value if isinstance(value, float) else 0.0
+
+
+def call_functions(process: QueuedProcess) -> Coroutine[None, None, None]:
+    """Call functions until cancelled."""
+    caller = FunctionCaller(process)
+
+    async def call() -> None:
+        try:
+            await repeat("event functions", caller.round, lambda: 0.0)
+        finally:
+            await caller.close()
+
+    return call()

@@ -1,0 +1,183 @@
+"""A function of an application gets each event exactly once, with the application's rights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.features.events.event_log import events, number, send
+from tests.support.nexthop import at
+from tests.support.queuectl import queuectl
+from tests.support.rows import attempt, column, fetch
+from tests.support.shop_login import shop_login
+from tests.support.system import System
+from tests.support.waiting import PATIENCE, until
+
+# What runs later than the function, at its commit, notes as whom it does.
+SHOP = """
+CREATE TABLE shop.got (number bigserial, id text, type text);
+CREATE TABLE shop.bad (recipient text);
+CREATE TABLE shop.who (role text);
+CREATE FUNCTION shop.note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO shop.who SELECT unnest(ARRAY[session_user, current_user]);
+    RETURN NULL;
+END $$;
+CREATE FUNCTION shop.noted() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO shop.who SELECT unnest(ARRAY[session_user, current_user]);
+    RETURN true;
+END $$;
+CREATE CONSTRAINT TRIGGER note AFTER INSERT ON shop.got DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION shop.note();
+CREATE FUNCTION shop.on_mail(events jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    held CONSTANT text := 'held' || clock_timestamp();
+BEGIN
+    IF EXISTS (SELECT FROM jsonb_array_elements(events) AS e
+            JOIN shop.bad AS b ON b.recipient = e ->> 'recipient') THEN
+        RAISE EXCEPTION 'no such order';
+    END IF;
+    INSERT INTO shop.got (id, type) SELECT e ->> 'id', e ->> 'type'
+    FROM jsonb_array_elements(events) AS e;
+    EXECUTE format('DECLARE %I CURSOR WITH HOLD FOR SELECT shop.noted()', held);
+END $$;
+"""
+
+
+@pytest.fixture
+def shop(db: psycopg.Connection, database: str) -> Iterator[str]:
+    """URI of an application with a function that is called with events."""
+    with shop_login(database) as uri:
+        login = str(conninfo_to_dict(uri)["user"])
+        db.execute(f"CREATE SCHEMA shop AUTHORIZATION {login}".encode())
+        with psycopg.connect(uri, autocommit=True) as application:
+            application.execute(SHOP.encode())
+        db.execute("SELECT events_call('shop.on_mail')")
+        yield uri
+        db.execute("DROP SCHEMA shop CASCADE")
+
+
+def got(db: psycopg.Connection) -> list[str]:
+    return column(db, "SELECT id FROM shop.got ORDER BY number")
+
+
+def kinds(db: psycopg.Connection) -> list[str | None]:
+    return [event.kind for event in events(db)]
+
+
+def test_each_event_once_with_the_rights_of_the_application(
+    db: psycopg.Connection, shop: str, system: System, config: Path
+) -> None:
+    system.queued(system.hop(at("rcpt", "no@", times=1)))
+    for place in range(5):
+        send(db, f"r{place}@b.example", "no@b.example")
+    until(lambda: len(kinds(db)) >= 15)
+    until(lambda: len(got(db)) >= len(kinds(db)))
+    assert got(db) == [event.id for event in events(db)]
+    assert set(column(db, "SELECT role FROM shop.who")) == {conninfo_to_dict(shop)["user"]}
+    listed = queuectl(config, "events", "list").output
+    assert "shop.on_mail" in listed
+
+
+@pytest.mark.slow
+def test_an_event_that_always_fails_is_set_aside_and_can_be_replayed(
+    db: psycopg.Connection, shop: str, system: System, config: Path
+) -> None:
+    def run(*words: str) -> str:
+        done = queuectl(config, "events", *words)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    db.execute("INSERT INTO shop.bad VALUES ('bad@b.example')")
+    for place in range(20):
+        attempt(db, place, place, recipient="bad@b.example" if place == 7 else "r@b.example")
+    system.queued(system.hop())
+    until(lambda: len(got(db)) == 19, PATIENCE + 20)
+    number(db)
+    (aside,) = column(db, "SELECT id FROM event_asides")
+    assert {*got(db), aside} == {event.id for event in events(db)}
+    assert "1 set aside" in run("list")
+    assert "no such order" in run("asides", "shop.on_mail")
+    db.execute("DELETE FROM shop.bad")
+    assert "1 events" in run("replay", "shop.on_mail", aside)
+    until(lambda: len(got(db)) == 20)
+    assert got(db)[-1] == aside
+    assert column(db, "SELECT id FROM event_asides") == []
+    run("replay", "shop.on_mail", "--since", "2020-01-01 00:00")
+    until(lambda: len(got(db)) == 40)
+
+
+def test_a_function_that_is_missing_loses_nothing(
+    db: psycopg.Connection, shop: str, system: System
+) -> None:
+    db.execute("ALTER FUNCTION shop.on_mail(jsonb) RENAME TO away")
+    for place in range(5):
+        attempt(db, place, place)
+    system.queued(system.hop())
+    failures = "SELECT failures FROM application_functions"
+    until(lambda: fetch(db, failures)[0] >= 2)
+    (error,) = fetch(db, "SELECT error FROM application_functions")
+    assert "shop.on_mail(jsonb) does not exist" in error
+    db.execute("ALTER FUNCTION shop.away(jsonb) RENAME TO on_mail")
+    until(lambda: len(got(db)) == 5)
+    assert fetch(db, "SELECT failures, error FROM application_functions") == (0, None)
+
+
+def test_the_cursor_moves_with_the_transaction_of_the_application(
+    db: psycopg.Connection, shop: str
+) -> None:
+    """A program may take them itself; of two that do, one gets them."""
+    attempt(db)
+    number(db)
+    take = "SELECT pgmta.events_take('shop.on_mail')"
+    with psycopg.connect(shop) as one, psycopg.connect(shop) as other:
+        ((first,),) = one.execute(take.encode()).fetchall()
+        assert [each["id"] for each in first] == [event.id for event in events(db)]
+        assert other.execute(take.encode()).fetchall() == [(None,)]
+        one.rollback()
+        other.rollback()
+        assert other.execute(take.encode()).fetchall() == [(first,)]
+        other.commit()
+        assert one.execute(take.encode()).fetchall() == [(None,)]
+
+
+def test_who_may_not(db: psycopg.Connection, database: str, shop: str) -> None:
+    login = str(conninfo_to_dict(shop)["user"])
+    with shop_login(database) as uri, psycopg.connect(uri, autocommit=True) as other:
+        with pytest.raises(errors.UndefinedObject, match="no subscription"):
+            other.execute("SELECT pgmta.events_take('shop.on_mail')")
+        name = str(conninfo_to_dict(uri)["user"])
+        with pytest.raises(errors.ObjectNotInPrerequisiteState, match="may not call it"):
+            db.execute("SELECT events_call('shop.on_mail', %s)", (name,))
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="has the rights of pgmta"):
+        db.execute("SELECT events_call('shop.on_mail', session_user::text)")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="did you mean shop.on_mail"):
+        db.execute("SELECT events_call('shop.on_mial')")
+    db.execute(f"REVOKE pgmta_submit FROM {login}".encode())
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match="GRANT pgmta_submit"):
+        db.execute("SELECT events_call('shop.on_mail')")
+
+
+@pytest.mark.slow
+def test_a_slow_function_has_a_time_limit_and_delays_no_other(
+    db: psycopg.Connection, shop: str, system: System
+) -> None:
+    with psycopg.connect(shop, autocommit=True) as application:
+        application.execute(
+            "CREATE FUNCTION shop.slow(jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(3600)'"
+        )
+    db.execute("SELECT events_call('shop.slow')")
+    attempt(db)
+    system.queued(system.hop())
+    began = time.monotonic()
+    until(lambda: len(got(db)) == 1)
+    assert time.monotonic() - began < 10
+    error = "SELECT error FROM application_functions WHERE name = 'shop.slow'"
+    until(lambda: "statement timeout" in (fetch(db, error)[0] or ""), PATIENCE + 15)

@@ -13,6 +13,7 @@ from pgmta_features.http_api.config import ApiLimits
 from pgmta_features.http_api.database import ApiDatabase
 from pgmta_features.http_api.key_ring import KeyRing
 from pgmta_features.http_api.operation import Operation
+from pgmta_features.http_api.spooled import ListPlaces
 from queued.web.site import Site
 from queued.web.web_config import WebConfig, whole_web_config
 
@@ -31,6 +32,7 @@ RESOURCES: dict[str, str] = {
 """The modules of `resources`, each with the feature that it is about, '' for the core."""
 
 _CONNECTIONS = 8  # beside those that take mail
+_LISTS = 4  # that come or go at the same time, each with a connection and a file
 
 
 class Api:
@@ -39,6 +41,7 @@ class Api:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.database = ApiDatabase(site.resources, site.schema, _CONNECTIONS)
+        self.lists = ListPlaces(_LISTS)
         self.keys = KeyRing(site.resources, self.spawn)
         self._tasks: set[asyncio.Task[None]] = set()
 

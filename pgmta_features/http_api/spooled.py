@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import BinaryIO
 
 from pgmta.http.server_connection import connection_of
@@ -12,24 +12,45 @@ from pgmta_features.http_api.operation import Call
 from pgmta_features.http_api.problem import Problem
 
 CSV_TYPE = "text/csv"
-MAX_LIST_OCTETS = 1 << 30
-"""For a list."""
+MAX_LIST_OCTETS = 256 << 20
+"""For a list that a client sends."""
 WORK_TIMEOUT_S = 600.0
 """For the work on a list, once all of it is there."""
 
-_MEMORY_OCTETS = 1 << 20  # a longer body goes to a file
+_MEMORY_OCTETS = 1 << 20  # a longer list goes to a file
+_RETRY_S = "30"
+
+
+class ListPlaces:
+    """Bounds the lists that are under way at the same time, and with them files and connections."""
+
+    def __init__(self, number: int) -> None:
+        self._free = number
+
+    @contextmanager
+    def file(self, call: Call) -> Iterator[BinaryIO]:
+        """Lend a temporary file. Raises Problem if there are too many."""
+        if not self._free:
+            raise Problem(503, "busy", "Too many lists are under way.",
+                          headers={"Retry-After": _RETRY_S, "Connection": "close"})  # fmt: skip
+        self._free -= 1
+        try:
+            call.take_octets(_MEMORY_OCTETS)
+            with tempfile.SpooledTemporaryFile(_MEMORY_OCTETS) as file:
+                yield file  # type: ignore[misc]
+        finally:
+            self._free += 1
 
 
 @asynccontextmanager
-async def spooled(call: Call, piece_s: float) -> AsyncIterator[BinaryIO]:
+async def spooled(call: Call, piece_s: float, places: ListPlaces) -> AsyncIterator[BinaryIO]:
     """Lend a file with the body, at its beginning; each piece has `piece_s` seconds to come.
 
-    Raises Problem for a body that is too long.
+    Raises Problem for a body that is too long, and if too many are under way.
     """
     connection = connection_of(call.request)
-    most = connection.begin_body(call.request)
-    call.take_octets(_MEMORY_OCTETS)
-    with tempfile.SpooledTemporaryFile(_MEMORY_OCTETS) as file:
+    with places.file(call) as file:
+        most = connection.begin_body(call.request)
         number = 0
         while octets := await call.request.content.readany():
             connection.allow_time(piece_s)
@@ -41,4 +62,4 @@ async def spooled(call: Call, piece_s: float) -> AsyncIterator[BinaryIO]:
         connection.body_is_read()
         connection.allow_time(WORK_TIMEOUT_S)
         file.seek(0)
-        yield file  # type: ignore[misc]
+        yield file

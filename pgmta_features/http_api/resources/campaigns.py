@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, aclosing, asynccontextmanager, nullcontext, suppress
@@ -43,7 +42,6 @@ _PATH = "/v1/campaigns"
 _ONE = f"{_PATH}/{{name}}"
 _MAX_PROBLEMS = 20  # lines that an answer names
 _PIECE_OCTETS = 64 << 10  # of an export
-_MEMORY_OCTETS = 1 << 20  # a longer export goes to a file
 _PATIENCE_S = 30.0  # for a client that does not take the next piece
 _RENEW_INTERVAL_S = 1.0
 _MAX_ID = (1 << 63) - 1
@@ -317,7 +315,7 @@ class _Campaigns:
         query: ImportQuery = call.query
         problems = _Problems()
         async with (
-            spooled(call, self._api.config.limits.request) as file,
+            spooled(call, self._api.config.limits.request, self._api.lists) as file,
             self._campaign(call, sends=True, timeout_s=WORK_TIMEOUT_S) as (db, number),
         ):
             table = ListTable(db, call.caller.acting)
@@ -355,9 +353,8 @@ class _Campaigns:
         """
         query: RecipientsQuery = call.query
         as_json = CSV_TYPE not in call.request.headers.get("Accept", "")
-        call.take_octets(_MEMORY_OCTETS)
         connection = connection_of(call.request)
-        with tempfile.SpooledTemporaryFile(_MEMORY_OCTETS) as file:
+        with self._api.lists.file(call) as file:
             connection.allow_time(WORK_TIMEOUT_S)
             async with self._campaign(call, timeout_s=WORK_TIMEOUT_S) as (db, number):
                 table = ListTable(db, call.caller.acting)

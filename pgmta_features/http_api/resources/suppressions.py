@@ -197,7 +197,7 @@ class _Suppressions:
         outcomes: Counter[str] = Counter()
         problems: list[BadLineOfList] = []
         async with (
-            spooled(call, self._api.config.limits.request) as file,
+            spooled(call, self._api.config.limits.request, self._api.lists) as file,
             self._database.operating(call.caller, timeout_s=WORK_TIMEOUT_S) as db,
         ):
             table = SuppressionTable(db, call.caller.acting)

@@ -156,12 +156,16 @@ CREATE FUNCTION api_search(
 DECLARE
     judged CONSTANT integer := 200;  -- rows whose states are looked up at a time
     begun CONSTANT timestamptz := clock_timestamp();
-    waiting CONSTANT text[] := '{scheduled,queued,deferred,held}';
-    -- these are found without the log, and in some partitions of the queue
-    in_log CONSTANT boolean := states IS NULL OR NOT states <@ waiting;
-    statuses CONSTANT text[] := CASE WHEN in_log THEN '{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED,REPORT}'
-        ELSE ARRAY(SELECT DISTINCT unnest(CASE s WHEN 'deferred' THEN '{DEFERRED}' WHEN 'held' THEN '{HOLD}'
-            ELSE '{QUEUED,SCHEDULED}' END::text[]) FROM unnest(states) AS s) END;
+    -- where rows in these states are: row_state() and log_state()
+    statuses CONSTANT text[] := CASE WHEN states IS NULL OR 'sending' = ANY (states)
+        THEN '{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED,REPORT}'
+        ELSE ARRAY(SELECT DISTINCT unnest(CASE WHEN s IN ('scheduled', 'queued') THEN '{QUEUED,SCHEDULED}'
+            WHEN s = 'deferred' THEN '{DEFERRED}' WHEN s = 'held' THEN '{HOLD}' WHEN s = 'cancelled' THEN '{DELETE}'
+            WHEN s = 'suppressed' THEN '{DELETE,REPORT}' WHEN s = 'expired' THEN '{}' ELSE '{HOLD,REPORT}' END::text[])
+            FROM unnest(states) AS s) END;
+    events CONSTANT text[] := ARRAY(SELECT DISTINCT unnest(CASE s WHEN 'unknown' THEN '{unknown,deferred}'
+            WHEN 'cancelled' THEN '{cancelled,deleted}' ELSE ARRAY[s] END::text[])
+        FROM unnest(states) AS s WHERE s NOT IN ('scheduled', 'queued', 'deferred', 'sending', 'held'));
     by_index CONSTANT boolean := ids IS NOT NULL OR recipients IS NOT NULL;
     chunk CONSTANT integer := CASE WHEN by_index THEN 2147483647 ELSE 2000 END;
     viewer record;
@@ -186,7 +190,11 @@ BEGIN
         ), logged AS MATERIALIZED (
             SELECT a.message_id, a.row_id, a.sender, a.tenant, a.metadata, a.submitted_by, a.message_id_header
             FROM attempts AS a
-            WHERE in_log AND a.message_id <= top AND (by_index OR a.ended_at >= since AND a.ended_at < until)
+            WHERE (states IS NULL OR a.event = ANY (events)) AND a.message_id <= top
+                -- below that the next part begins
+                AND a.message_id >= coalesce((
+                    SELECT CASE WHEN count(*) >= chunk THEN min(q.message_id) END FROM queued AS q), 0)
+                AND (by_index OR a.ended_at >= since AND a.ended_at < until)
                 AND (ids IS NULL OR a.message_id = ANY (ids)) AND (recipients IS NULL OR a.recipient = ANY (recipients))
             ORDER BY a.message_id DESC FETCH FIRST (chunk) ROWS WITH TIES
         ), part AS (
@@ -255,9 +263,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION api_search IS
     'Recipients of mail that a key sees, by the ids of their messages downwards, from row `after` of message `before` on. Null: '
-    'any. Mail that waits is found whatever its age, the rest by its attempts from `since` to `until`; with ids or recipients all '
-    'of it. If there is more, the last row has no recipient, and says behind which row: after `most` rows, or with the state late '
-    'after so many seconds.';
+    'any. Mail that waits is found whatever its age, the rest by its attempts from `since` to `until`; with ids or recipients '
+    'all of it. If there is more, the last row has no recipient, and says behind which row: after `most` rows, or with the '
+    'state late after so many seconds.';
 
 CREATE FUNCTION api_has_words(metadata jsonb, words jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT coalesce(bool_and(coalesce(metadata ->> key = value, false)), true) FROM jsonb_each_text(words) AS w (key, value)
@@ -330,8 +338,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION api_change IS
     'Cancels, holds or releases a message, or some recipients of it, for a key that sees it. Null: the key sees no such '
-    'message. Recipients that it does not have are in `absent`, those that it has in `known`, and nothing is changed then. A key '
-    'releases only what a key of its own tenant has held.';
+    'message. Recipients that it does not have are in `absent`, those that it has in `known`, and nothing is changed then. A '
+    'key releases only what a key of its own tenant has held.';
 
 CREATE FUNCTION api_usage(day date) RETURNS TABLE (
     delivered bigint, deferred bigint, bounced bigint, "unknown" bigint, expired bigint, cancelled bigint, suppressed bigint,

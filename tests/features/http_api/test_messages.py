@@ -168,6 +168,38 @@ def test_pages_have_each_recipient_once_while_mail_moves(
     assert pages > 30
 
 
+def test_a_search_says_where_its_time_was_over(db: psycopg.Connection) -> None:
+    make_key(db, "shop")
+    db.execute(
+        "INSERT INTO attempts (started_at, row_id, message_id, lease_token, attempt, code, event,"
+        " sender, recipient, domain, worker, host, command, enhanced, reply, submitted_by)"
+        " SELECT now(), n, (n + 6) / 7, 1, 1, 250, 'delivered', 's@a.example', n || '@b.example',"
+        " 'b.example', '', '', '', '', '',"
+        " CASE n % 2 WHEN 0 THEN 'key:shop' ELSE 'key:other' END FROM generate_series(1, 7000) AS n"
+    )
+    put(db, 500, recipient="waits@b.example")
+    db.execute("SET pgmta.acting = 'key:shop'")
+    seen: list[str] = []
+    place: tuple[int, int] | None = (1 << 62, 0)
+    pages = 0
+    while place:
+        rows = db.execute(
+            "SELECT recipient, state, message_id, row_id FROM api_search(NULL, NULL, NULL, NULL,"
+            " NULL, NULL, NULL, now() - interval '1 day', now() + interval '1 day',"
+            " %s, %s, 1000, 0)", place,
+        ).fetchall()  # fmt: skip
+        pages += 1
+        place = None
+        if rows and rows[-1][0] is None:
+            _, state, *found = rows.pop()
+            assert state == "late"
+            place = (found[0], found[1])
+        seen += [row[0] for row in rows]
+    assert pages > 3
+    assert len(seen) == 3501
+    assert set(seen) == {"waits@b.example", *(f"{n}@b.example" for n in range(2, 7001, 2))}
+
+
 def test_recipients_and_attempts_come_in_pages(api: ServedApi, db: psycopg.Connection) -> None:
     token = make_key(db, "shop", "messages")
     put(db, 1, recipient="0@b.example")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 from tests.features.http_api.served import ServedApi, make_key
 from tests.support.daemons import ROOT
+from tests.support.queuectl import queuectl
 from tests.support.rows import column
 
 _PAGE = ROOT / "docs" / "programs" / "http.md"
@@ -75,8 +78,8 @@ def test_a_shop_in_each_language(
     ids = column(db, "SELECT id FROM messages ORDER BY id")
     assert lines[0] == f"order {ids[client.mails]}"
     if client.kind != "sh":
-        assert lines[1].startswith("422 /priorty "), lines
-        assert "priority" in lines[1]
+        assert lines[1].startswith("422 /subjekt "), lines
+        assert "subject" in lines[1]
     assert any("/messages/1/to" in line for line in lines), lines
     assert lines[-3].endswith("1"), lines
     # the order, two of the sale, and the mail that was cancelled
@@ -96,6 +99,15 @@ def test_the_lines_of_the_page(api: ServedApi, db: psycopg.Connection, tmp_path:
     assert column(db, "SELECT recipient FROM queue ORDER BY id") == [
         "ann@example.com", "ann@example.com", "ann@example.com", "bob@example.com",
     ]  # fmt: skip
+
+
+def test_the_commands_of_the_page(database: str, db: psycopg.Connection, tmp_path: Path) -> None:
+    config = tmp_path / "queued.yaml"
+    config.write_text(json.dumps({"environment": {"database": {"uri": database}}}))
+    for line in block("sh", "queuectl apikey").splitlines():
+        done = queuectl(config, *shlex.split(line, comments=True)[1:])
+        assert done.exit_code == 0, (line, done.output)
+    assert column(db, "SELECT name FROM api_keys WHERE revoked_at IS NOT NULL") == ["shop"]
 
 
 def _blocks() -> list[str]:

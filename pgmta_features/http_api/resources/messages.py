@@ -16,7 +16,7 @@ from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.intake.senders import tenant_of
 from pgmta_features.http_api.operation import Answer, Call, Id, Operation, Page, Received, Time
 from pgmta_features.http_api.problem import Problem, not_found, pointer_of
-from queued.cli.commands.explain import waits_for
+from queued.cli.options.waits import waits_for
 
 STATES = (
     "scheduled", "queued", "deferred", "sending", "held", "delivered", "failed", "unknown",

@@ -24,7 +24,7 @@ test: writable $(VENV)/.dev  ## most tests, on the embedded PostgreSQL, or on UR
 test-all: writable $(VENV)/.dev  ## all tests, with longer runs of the fuzzers and of random faults
 	@$(COMPILE)
 	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest --hypothesis-profile thorough --fuzz-seconds 20 --faults-seconds 25 \
-		--submission-rounds 6 --bounce-kills 8 --bounce-messages 400 --burst-suppressions 100000 $(ARGS)
+		--submission-rounds 6 --bounce-kills 8 --bounce-messages 400 --burst-suppressions 100000 --api-seconds 150 $(ARGS)
 
 lint: writable $(VENV)/.dev  ## ruff, codespell, mypy --strict, import contracts
 	@$(BIN)/ruff check .

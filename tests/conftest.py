@@ -58,6 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--switchovers", type=int, default=2, help="switchovers under load")
     group.addoption("--faults-only", default="", help="names of faults, with commas between")
     group.addoption("--fuzz-seconds", type=float, default=2.0, help="seconds of each fuzzer")
+    group.addoption("--api-seconds", type=int, default=20, help="seconds of random requests")
     group.addoption("--late-seconds", type=float, default=8.0, help="seconds with late rows")
     group.addoption("--faults-seed", type=int, default=None, help="the same faults again")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Field,
     PlainSerializer,
     SerializerFunctionWrapHandler,
     WithJsonSchema,
@@ -41,6 +42,9 @@ Id = Annotated[
     ),
 ]
 """A bigint of the database in an answer: a string, because numbers of JSON are exact to 2^53."""
+
+Version = Annotated[int, Field(ge=1, lt=1 << 31)]
+"""A version of a template: an integer of the database."""
 
 
 class Received(BaseModel):

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.checking import Path, invalid
 from pgmta_features.http_api.intake.senders import Senders, address_of, tenant_of
-from pgmta_features.http_api.operation import Received
+from pgmta_features.http_api.operation import Received, Version
 from pgmta_features.http_api.problem import Problem, pointer_of
 
 MAX_BATCH_MAILS = 1000
@@ -119,8 +119,8 @@ class Message(_Options):
     params: dict[str, Any] | None = Field(
         default=None, description="the words of the template: texts, numbers, true or false"
     )
-    version: int | None = Field(
-        default=None, ge=1, description="of the template; the last one without it"
+    version: Version | None = Field(
+        default=None, description="of the template; the last one without it"
     )
 
 

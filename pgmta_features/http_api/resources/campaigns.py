@@ -30,7 +30,15 @@ from pgmta_features.campaigns.lists.sources import SEPARATORS, csv_in
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.intake.senders import Senders, address_of, tenant_of
-from pgmta_features.http_api.operation import Answer, Call, Operation, Page, Received, Time
+from pgmta_features.http_api.operation import (
+    Answer,
+    Call,
+    Operation,
+    Page,
+    Received,
+    Time,
+    Version,
+)
 from pgmta_features.http_api.problem import Problem, conflict, not_found
 from pgmta_features.http_api.spooled import CSV_TYPE, MAX_LIST_OCTETS, WORK_TIMEOUT_S, spooled
 from queued.cli.options.template_file import check_tenant
@@ -86,7 +94,7 @@ class NewCampaign(CampaignQuery):
 
     name: str
     template: str = Field(description="name of the template of its mail")
-    version: int | None = Field(default=None, ge=1, description="the last one without it")
+    version: Version | None = Field(default=None, description="the last one without it")
     credential: str = Field(
         description="name by which routes and budgets know its mail: metadata.credential"
     )

@@ -17,7 +17,15 @@ from pgmta.store.changes.templates import NamedTemplate, StoredTemplate, Templat
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.intake.senders import Senders, address_of, tenant_of
-from pgmta_features.http_api.operation import Answer, Call, Operation, Page, Received, Time
+from pgmta_features.http_api.operation import (
+    Answer,
+    Call,
+    Operation,
+    Page,
+    Received,
+    Time,
+    Version,
+)
 from pgmta_features.http_api.problem import Problem, not_found, pointer_of
 from queued.cli.options.template_file import check_name, check_tenant
 
@@ -60,7 +68,7 @@ class TenantQuery(Received):
 class TemplateQuery(TenantQuery):
     """Which version of a template it is."""
 
-    version: int | None = Field(default=None, ge=1, description="the last one without it")
+    version: Version | None = Field(default=None, description="the last one without it")
 
 
 class TemplatePages(TenantQuery):

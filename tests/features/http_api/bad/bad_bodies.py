@@ -99,6 +99,7 @@ TYPES = [
              "/attachments/0/content"),
     _invalid("once is text", mail(once="true"), "/once"),
     _invalid("on_failed is another word", mail(on_failed="removed"), "/on_failed", "remove"),
+    _invalid("version has 13 digits", mail(version=10**12), "/version"),
     _invalid("version of no template", mail(version=1), "/version"),
     _invalid("a template that is not there", {"template": "none", "recipient": "a@b.example"},
              "/template"),

@@ -54,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--bounce-kills", type=int, default=2, help="kills while messages fail")
     group.addoption("--bounce-messages", type=int, default=100, help="messages that fail")
     group.addoption("--event-kills", type=int, default=3, help="kills while events are written")
+    group.addoption("--event-mails", type=int, default=500, help="mails with mixed outcomes")
     group.addoption("--burst-suppressions", type=int, default=1000, help="new ones at once")
     group.addoption("--switchovers", type=int, default=2, help="switchovers under load")
     group.addoption("--faults-only", default="", help="names of faults, with commas between")

@@ -25,6 +25,7 @@ CREATE TABLE event_rows_late (
     at timestamptz NOT NULL,
     place integer NOT NULL,
     last integer NOT NULL,
+    tried boolean NOT NULL DEFAULT false,
     tries integer NOT NULL DEFAULT 0,
     noted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     next_try timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -32,7 +33,7 @@ CREATE TABLE event_rows_late (
     PRIMARY KEY (name, commit, place)
 );
 CREATE INDEX event_rows_late_next_try ON event_rows_late (name, next_try);
-CREATE INDEX event_rows_late_noted_at ON event_rows_late (name, noted_at);
+CREATE INDEX event_rows_late_noted_at ON event_rows_late (name, noted_at) WHERE tried;
 COMMENT ON INDEX event_rows_late_next_try IS 'What is due.';
 COMMENT ON INDEX event_rows_late_noted_at IS 'Whether a table failed just now.';
 COMMENT ON TABLE event_rows_late IS
@@ -43,6 +44,7 @@ COMMENT ON COLUMN event_rows_late.commit IS 'mail_events.commit.';
 COMMENT ON COLUMN event_rows_late.at IS 'mail_events.at.';
 COMMENT ON COLUMN event_rows_late.place IS 'mail_events.place: these begin behind it.';
 COMMENT ON COLUMN event_rows_late.last IS 'The last mail_events.place of these.';
+COMMENT ON COLUMN event_rows_late.tried IS 'Whether they were tried with their outcome, which makes a pause for others.';
 COMMENT ON COLUMN event_rows_late.tries IS 'How often the duty failed.';
 COMMENT ON COLUMN event_rows_late.noted_at IS 'When the outcome was committed.';
 COMMENT ON COLUMN event_rows_late.next_try IS 'When the duty tries next.';
@@ -202,13 +204,15 @@ DECLARE
     max_events CONSTANT integer := 1000;  -- with their outcome: more would keep its commit waiting
     consumer event_tables;
     why text;
+    tried boolean;
 BEGIN
     FOR consumer IN SELECT * FROM event_tables AS t ORDER BY t.name LOOP
         why := CASE WHEN NEW.events > max_events THEN 'many events at once'
             -- one that failed just now may have waited for a lock, so the next outcomes don't try
             ELSE (SELECT l.reason FROM event_rows_late AS l
-                WHERE l.name = consumer.name AND l.noted_at > clock_timestamp() - interval '1 second' LIMIT 1) END;
-        IF why IS NULL THEN
+                WHERE l.name = consumer.name AND l.tried AND l.noted_at > clock_timestamp() - interval '1 second' LIMIT 1) END;
+        tried := why IS NULL;
+        IF tried THEN
             BEGIN
                 PERFORM event_rows_put(consumer, NEW.commit, NEW.at, 0, NEW.events);
             EXCEPTION WHEN OTHERS THEN  -- whatever an application does to its table stops no outcome
@@ -216,8 +220,8 @@ BEGIN
             END;
         END IF;
         IF why IS NOT NULL THEN
-            INSERT INTO event_rows_late (name, commit, at, place, last, reason)
-            VALUES (consumer.name, NEW.commit, NEW.at, 0, NEW.events, why);
+            INSERT INTO event_rows_late (name, commit, at, place, last, tried, reason)
+            VALUES (consumer.name, NEW.commit, NEW.at, 0, NEW.events, tried, why);
         END IF;
     END LOOP;
     RETURN NULL;

@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from tests.features.events.event_log import events, send, subscribe
-from tests.scenarios.test_bounce_faults import Killer
 from tests.support.database import PrivateServer
+from tests.support.killer import Killer
 from tests.support.nexthop import Do, Script, Transaction
 from tests.support.system import System
 from tests.support.waiting import PATIENCE, take_time, until

@@ -21,7 +21,7 @@ from pgmta.postgres.resources import Resources
 from pgmta.store.queries import Statement, feature_queries
 from pgmta_features.http_api.problem import Problem, away
 
-PIECE_OCTETS = 64 << 10
+PIECE_OCTETS = 32 << 10
 """A part of a body that is no longer stays in memory; of a longer one, so much does."""
 
 _CONNECTIONS = 4

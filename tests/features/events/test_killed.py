@@ -56,7 +56,7 @@ def submit(uri: str, chance: random.Random) -> bool:
     with suppress(psycopg.Error), psycopg.connect(uri, connect_timeout=5) as db:
         db.execute("SET search_path = pgmta")
         for _ in range(MAILS):
-            message = send(db)
+            message = send(db, f"r{chance.getrandbits(60)}@b.example")  # not suppressed yet
             if chance.random() < 0.2:
                 db.execute("SELECT cancel(%s)", (message,))
             if chance.random() < 0.1:

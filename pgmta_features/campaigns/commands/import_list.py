@@ -12,8 +12,8 @@ from pgmta.command import EXIT_FAILURE, print_json, print_line
 from pgmta.errors import ConfigError
 from pgmta_features.campaigns.commands.argument import about_campaign
 from pgmta_features.campaigns.commands.recipients import CampaignRecipients, open_recipients
+from pgmta_features.campaigns.list_import import import_rows
 from pgmta_features.campaigns.lists.column_finder import shown_names
-from pgmta_features.campaigns.lists.importing import import_rows
 from pgmta_features.campaigns.lists.problem_list import problem_list
 from pgmta_features.campaigns.lists.row_check import RowCheck, read_mapping
 from pgmta_features.campaigns.lists.sources import (

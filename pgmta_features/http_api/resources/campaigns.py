@@ -23,8 +23,8 @@ from pgmta.postgres.operator import OperatorConnection
 from pgmta_features.campaigns.campaign_table import CampaignTable
 from pgmta_features.campaigns.commands.look import status_of
 from pgmta_features.campaigns.commands.waits import reasons
+from pgmta_features.campaigns.list_import import import_rows
 from pgmta_features.campaigns.list_table import OUTCOMES, CampaignTemplate, ListTable
-from pgmta_features.campaigns.lists.importing import import_rows
 from pgmta_features.campaigns.lists.row_check import RECIPIENT, RowCheck, words_of
 from pgmta_features.campaigns.lists.sources import SEPARATORS, csv_in
 from pgmta_features.http_api.api import Api

@@ -100,7 +100,7 @@ EXISTS (SELECT FROM application_functions)
 SELECT name, login FROM application_functions_due()
 
 -- name: function_failed
--- Note why a function failed.
+-- Note why a function failed; whether it still subscribes.
 SELECT event_function_failed(%(name)s, %(state)s, %(reason)s)
 
 -- name: failing

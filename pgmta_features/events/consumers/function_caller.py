@@ -135,18 +135,20 @@ class FunctionCaller:
         return found is not None
 
     async def _failed(self, name: str, error: Exception, state: str) -> None:
-        self._failures[(name,)] = 1.0 + _number(self._failures, name)
         if isinstance(error, psycopg.Error):
             state, reason = error.sqlstate or state, faults.one_line(error)
         else:
             reason = f"no answer within {_TIME_LIMIT_S + _LATE_S:.0f} s"
-        log.warning("function failed with events", function=name, reason=reason)
         fields = {"name": name, "state": state, "reason": reason[:1000]}
         try:
-            await self._process.link.run(_SQL["function_failed"], fields)
+            ((subscribed,),) = await self._process.link.run(_SQL["function_failed"], fields)
+            if not subscribed:  # any more
+                return
         except (StoreUnavailable, psycopg.Error) as away:
             log.warning("upkeep failed", duty="event functions", reason=faults.one_line(away))
             await asyncio.sleep(_LOOK_INTERVAL_S)
+        self._failures[(name,)] = 1.0 + _number(self._failures, name)
+        log.warning("function failed with events", function=name, reason=reason)
 
 
 def _number(values: dict[tuple[str, ...], Value], name: str) -> float:

@@ -146,7 +146,7 @@ $$;
 COMMENT ON FUNCTION application_functions_due IS
     'The functions for which there are events, and which are not in a pause after a failure.';
 
-CREATE FUNCTION event_function_failed(name text, state text, reason text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION event_function_failed(name text, state text, reason text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -160,10 +160,10 @@ DECLARE
     bad text;
 BEGIN
     SELECT * INTO consumer FROM application_functions AS f WHERE f.name = name FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN RETURN; END IF;
+    IF NOT FOUND THEN RETURN EXISTS (SELECT FROM application_functions AS f WHERE f.name = name); END IF;
     UPDATE event_asides AS a SET again = false, error = reason, at = now() WHERE NOT outside AND a.name = name AND a.id = (
         SELECT o.id FROM event_asides AS o WHERE o.name = name AND o.again ORDER BY o.at, o.id LIMIT 1);
-    IF FOUND THEN RETURN; END IF;
+    IF FOUND THEN RETURN true; END IF;
     consumer.failures := consumer.failures + 1;
     IF outside THEN
         NULL;
@@ -186,11 +186,12 @@ BEGIN
         error = reason, failed_at = now(),
         next_try = now() + least(2 ^ least(consumer.failures - 1, 10), 60) * interval '1 second'
     WHERE f.name = name;
+    RETURN true;
 END $$;
 COMMENT ON FUNCTION event_function_failed IS
     'Notes a failure, which SQLSTATE and text describe. The same events are tried again, after 1 s to 60 s; after three '
     'failures one by one, and one that fails twice alone is set aside. Those of a missing function, of missing rights and the '
-    'like are tried again for ever.';
+    'like are tried again for ever. Returns whether it still subscribes.';
 
 CREATE FUNCTION events_replay(title text, ids text[] DEFAULT NULL, after text DEFAULT NULL) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '5s' AS $$

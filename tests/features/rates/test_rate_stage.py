@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, cast
 
 import pytest
@@ -426,7 +426,12 @@ async def test_a_row_that_lost_its_time_is_not_marked_as_begun(stage: Stage) -> 
     guard.trip = 0.0
     await stage.until(2)
     assert guard.marked == {1}
-    assert await stage.begin(1).come()
+    for number in count(1):  # a busy machine may lose its next times, too
+        begin = stage.begin(number)
+        if await begin.come():
+            break
+        begin.give_back()
+        await stage.until(number + 2)
     stage.drain()
 
 

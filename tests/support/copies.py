@@ -40,7 +40,9 @@ class Copy:
         )  # fmt: skip
         assert lines == 1
         registry.write_text(text, encoding="utf-8")
-        self.environment = os.environ | environment_of(folder)
+        # The copy is started a dozen times: only its first start compiles.
+        kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        self.environment = kept | environment_of(folder)
         """Variables with which Python runs the copy."""
 
     def run(self, *args: str) -> subprocess.CompletedProcess[str]:

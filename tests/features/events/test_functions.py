@@ -114,6 +114,7 @@ def test_an_event_that_always_fails_is_set_aside_and_can_be_replayed(
     until(lambda: len(got(db)) == 40)
 
 
+@pytest.mark.slow
 def test_a_function_that_is_missing_loses_nothing(
     db: psycopg.Connection, shop: str, system: System
 ) -> None:

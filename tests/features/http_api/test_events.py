@@ -141,6 +141,7 @@ def test_a_stop_ends_streams(db: psycopg.Connection, api: ServedApi) -> None:
         assert answer.read() in (b"", b":\n\n")
 
 
+@pytest.mark.slow
 def test_streams_are_bounded(db: psycopg.Connection, api: ServedApi) -> None:
     token = make_key(db, "shop", "events")
     open_ones = [stream(api, token) for _ in range(MAX_WAITING_OF_KEY)]

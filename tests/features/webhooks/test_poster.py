@@ -7,6 +7,7 @@ import email.policy
 from typing import Any
 
 import psycopg
+import pytest
 from standardwebhooks.webhooks import Webhook
 
 from pgmta_features.webhooks.signing import Secrets
@@ -162,6 +163,7 @@ def test_an_event_that_is_refused_is_set_aside_and_can_be_posted_again(
     assert set(again) == bad
 
 
+@pytest.mark.slow
 def test_a_lone_event_that_is_refused_does_not_hold_up_the_next_one(
     system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
 ) -> None:

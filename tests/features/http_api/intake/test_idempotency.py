@@ -179,6 +179,7 @@ async def test_keys_and_uploads_go_when_their_time_is_over(
     assert column(db, "SELECT count(*) FROM api_uploads") == [0]
 
 
+@pytest.mark.slow
 def test_a_database_that_is_away_for_long_is_no_lost_mail(
     api: ServedApi, db: psycopg.Connection, database: str
 ) -> None:

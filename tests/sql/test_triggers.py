@@ -39,6 +39,12 @@ RETURNED = (
     " UPDATE attempts SET class = 'unknown_user', returned_at = now(), returned = '550 5.1.1 x';"
 )
 
+TABLE = (
+    "SELECT events_subscribe('s.t', 'table'); INSERT INTO event_tables (name, number)"
+    " OVERRIDING SYSTEM VALUE VALUES ('s.t', 1); CREATE VIEW event_rows_1 AS SELECT;"
+)
+"""A subscribed table and the view to it."""
+
 WITNESSES = {
     "queue_sender_domain": (
         INSERT + "(1, 's@A.example', 'r@b.example', 'b.example') RETURNING sender_domain",
@@ -163,6 +169,10 @@ WITNESSES = {
     "returned_suppress": (
         ATTEMPT + RETURNED + " SELECT count(*) FROM suppressions",
         "1",
+    ),
+    "event_tables_gone": (
+        TABLE + " DELETE FROM event_tables; SELECT to_regclass('pgmta.event_rows_1')",
+        "None",
     ),
     "suspensions_valid": (
         "INSERT INTO suspensions (kind, value, reason) VALUES ('condition', 'nothing = 1', 'r')",

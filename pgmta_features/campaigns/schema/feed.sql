@@ -517,7 +517,7 @@ CREATE FUNCTION campaign_obstacles(campaign bigint) RETURNS TABLE (
     visible_at timestamptz, user_of_credential text, next_at timestamptz, month_is_over boolean, worker boolean, later bigint,
     hours text[], parted boolean, rest_at timestamptz, rest_after timestamptz, part_zone text, held bigint, message_id bigint,
     recipient text, words text, next_attempt timestamptz
-) LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pgmta, pg_catalog, pg_temp AS $$
+) LANGUAGE sql VOLATILE SECURITY DEFINER ROWS 1 SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CASE
             WHEN b.month = date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') THEN b.month_used ELSE 0 END AS month_is_over,
         EXISTS (SELECT FROM worker_overview AS w WHERE w.action = 'deliver' AND w.alive) AS worker,

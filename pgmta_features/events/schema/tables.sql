@@ -10,6 +10,8 @@ CREATE TABLE event_tables (
     failed_at timestamptz
 );
 COMMENT ON TABLE event_tables IS 'Tables of applications that get events as rows.';
+COMMENT ON SEQUENCE event_tables_number_seq IS 'event_tables.number.';
+COMMENT ON INDEX event_tables_number_key IS 'A number is that of one table.';
 COMMENT ON COLUMN event_tables.name IS 'The table, with its schema, as it was named when it subscribed.';
 COMMENT ON COLUMN event_tables.number IS
     'Events are inserted through the view event_rows_NUMBER, which means this table and no other that takes its name.';
@@ -93,8 +95,8 @@ COMMENT ON FUNCTION event_table_named IS 'The table of this name. Raises an erro
 
 -- with this search_path, so that an expression shows the schema of whatever is not of PostgreSQL
 CREATE FUNCTION event_table_fault(relation oid) RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
-    SET plan_cache_mode = force_generic_plan AS $$
+    SET standard_conforming_strings = on SET enable_seqscan = off SET enable_hashjoin = off
+    SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     RETURN (WITH wanted (name, type) AS (VALUES ('id', 'text'::regtype), ('type', 'text'), ('at', 'timestamptz'),
         ('message_id', 'bigint'), ('recipient', 'text'), ('document', 'jsonb'))
@@ -289,7 +291,7 @@ COMMENT ON FUNCTION event_tables_later IS
     'refuses is found by halving, and tried again after 1 s to 60 s. Returns how many were inserted, and the last reason.';
 
 CREATE FUNCTION event_table_statements(words text) RETURNS TABLE (role text, statements text)
-    LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
     parts CONSTANT text[] := event_name(words);
     owner CONSTANT text := (SELECT quote_ident(pg_get_userbyid(n.nspowner)) FROM pg_namespace AS n WHERE n.nspname = 'pgmta');

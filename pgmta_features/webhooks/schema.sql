@@ -369,7 +369,9 @@ COMMENT ON FUNCTION webhook_end IS
     'Suspends or disables an endpoint of which the worker has the lease, and mails its owner in the same transaction.';
 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
-    ('webhooks', '{owner,condition,url}', 'named', 'true');
+    ('webhooks', '{owner,condition,url}', 'named', 'true'),
+    ('webhooks', '{reason}', 'words', 'true'),
+    ('webhook_failures', '{reason}', 'words', 'true');
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('webhooks', 'pgmta_queued', 'SELECT, UPDATE (state, state_at, reason, failing_since, failures, next_at, cursor)'),

@@ -269,6 +269,10 @@ END $$;
 COMMENT ON FUNCTION api_check_author IS
     'Raises the error of a message by a template whose sender or From is none of the senders of the key.';
 
+INSERT INTO forget_columns (relation, names, way, condition) VALUES
+    ('api_requests', '{key}', 'row', 'true'),
+    ('api_requests', '{problems,beside}', 'words', 'true');
+
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION api_submit', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION api_upload', 'pgmta_api', 'EXECUTE'),

@@ -27,7 +27,9 @@ SPELLED = [
 ]  # fmt: skip
 
 KEPT = {
-    "goes with the mail to others": "messages message_chunks campaign_recipients.params",
+    "goes with the mail to others": (
+        "messages message_chunks campaign_recipients.params api_uploads"
+    ),
     "what operators name themselves": (
         "tenant created_by changed_by imported_by campaign_templates.by held_by fed_by"
         " who role login password scram idempotency_keys.submitted_by user_networks rights"
@@ -35,6 +37,7 @@ KEPT = {
         " dkim_keys templates.name templates.unsubscribe campaigns.name queue_counts"
         " suppression_scopes event_subscriptions viewer event_tables.name event_rows_late.name"
         " application_functions.name application_functions.cursor event_asides.name event_asides.id"
+        " api_keys.name api_requests.acting webhooks.name"
     ),
     "words of ours, and numbers": (
         "event class late status action state kind mode takes former on_failed notify report_kind"
@@ -44,10 +47,11 @@ KEPT = {
         " fingerprint suppression_sieve mailbox_secret login_failures words"
         " campaign_alarms lost_why horizon_holder forget_columns forget_functions link_recipients"
         " event_functions event_history opens closes days zone zone_column pause"
+        " api_secrets scopes sees kinds secret earlier_secret webhooks.cursor batch_end event_id"
     ),
     "hosts, domains and processes": (
         "domain sender_domain host hostname worker lease_owner address client networks daemons"
-        " owner broken_tls sts_policies tls_reports suspension_domains"
+        " workers.owner leased_by broken_tls sts_policies tls_reports suspension_domains"
     ),
 }
 """Tables, columns and columns of tables that have no address of a person, or keep it."""
@@ -57,6 +61,7 @@ NAMED = {
     "rules.reason", "rules.quarantine", "suspensions.value", "suspensions.tag", "templates.sender",
     "templates.from_field", "templates.reply_to", "templates.subject", "templates.body",
     "templates.html", "templates.headers", "users.name", "users.senders", "users.metadata",
+    "api_keys.senders", "webhooks.url", "webhooks.condition", "webhooks.owner",
     "workers.name", "workers.condition",
     "queue.sender", "queue.recipient", "campaign_recipients.recipient", "suppressions.address",
 }  # fmt: skip
@@ -140,6 +145,14 @@ def _plant_words(db: psycopg.Connection, words: str, number: int) -> None:
     _put(db, "event_rows_late", name=name, commit=1, at="now()", place=0, last=1, reason=words)
     _put(db, "application_functions", name=name, login="shop", cursor="1.1.1", error=words)
     _put(db, "event_asides", name=name, id="1-1", document=nested, error=words)
+    _put(db, "api_requests", acting="key:shop", key=f"welcome:{words}", fingerprint=b"x", ids=[1])
+    refused = Jsonb([nested])
+    _put(db, "api_requests", acting="key:shop", key=name, fingerprint=b"x", ids=[None, None],
+         problems=refused, beside=refused)  # fmt: skip
+    _put(db, "webhooks", name=name, url="https://a.example/", secret="file:x", batch=1,
+         cursor="1.1.1", reason=words)  # fmt: skip
+    (webhook,) = fetch(db, "SELECT max(id) FROM webhooks")
+    _put(db, "webhook_failures", webhook_id=webhook, event_id="1-1", after="1.1.0", reason=words)
     _put(db, "budgets", key=f"collector:{number}", rate=1, note=words)
     _put(db, "suspensions", kind="domain", value=f"d{number}", reason=words)
     (campaign,) = fetch(db, "SELECT id FROM campaigns")
@@ -190,6 +203,9 @@ def _plant_orders(db: psycopg.Connection) -> None:
     _put(db, "suspensions", kind="sender", value=KEY, reason="r", tag=KEY)
     _put(db, "users", name=KEY, password="$argon2id$", version=1, senders=[KEY],
          metadata={"mail": KEY})  # fmt: skip
+    _put(db, "api_keys", name="shop", scopes=["send"], senders=[KEY])
+    _put(db, "webhooks", name="mine", url=f"https://a.example/{KEY}", owner=KEY, batch=1,
+         condition={"sender": KEY}, secret="file:x", cursor="1.1.1")  # fmt: skip
     _put(db, "workers", owner="o", name=KEY, action="hold", condition=KEY, reach="true")
     db.execute(
         "UPDATE templates SET sender = %(k)s, from_field = %(k)s, reply_to = %(k)s,"
@@ -239,7 +255,8 @@ def test_no_column_of_any_table_has_the_address(
     named = {line.split(" stays in ")[1].split(" ")[0] for line in done.stderr.splitlines()}
     assert named == {place.split(".")[0] for place in NAMED}
     db.execute("SET session_replication_role = replica")  # versions of templates never go by hand
-    for table in ("budgets", "rules", "suspensions", "users", "workers", "templates", "campaigns"):
+    for table in ("budgets", "rules", "suspensions", "users", "workers", "templates", "campaigns",
+                  "api_keys", "webhooks"):  # fmt: skip
         db.execute(sql.SQL("DELETE FROM {} WHERE true").format(sql.Identifier(table)))
     for table, name in (("queue", "sender"), ("queue", "recipient"), ("suppressions", "address"),
                         ("campaign_recipients", "recipient")):  # fmt: skip

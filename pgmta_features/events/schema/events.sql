@@ -31,7 +31,7 @@ COMMENT ON COLUMN mail_events.commit IS 'The statement that wrote it: event_comm
 COMMENT ON COLUMN mail_events.place IS 'The place in that statement, from 1. The id of an event is COMMIT-PLACE.';
 COMMENT ON COLUMN mail_events.kind IS
     'accepted (one for each message), or of a recipient: deferred, delivered, bounced, unknown (the next hop may have it), '
-    'expired, cancelled, held, released, complained, unsubscribed, suppressed.';
+    'expired (in the log: failed, of the class expired), cancelled, held, released, complained, unsubscribed, suppressed.';
 COMMENT ON COLUMN mail_events.message_id IS 'messages.id; null: no message is known.';
 COMMENT ON COLUMN mail_events.row_id IS 'queue.id; null: the event is not of one row.';
 COMMENT ON COLUMN mail_events.lease_token IS 'As in the entry of the log that the event is about.';

@@ -171,7 +171,7 @@ BEGIN
             || CASE WHEN s.metadata <> '{}' THEN event_metadata(s.metadata) ELSE '{}' END AS document
         FROM shown AS s, LATERAL (
             SELECT format('%s-%s', s.commit, s.place) AS id, s.kind = 'bounced' AND s.detail IS NOT NULL AS back,
-                s.kind IN ('cancelled', 'expired', 'suppressed') AS ended OFFSET 0) AS i
+                s.kind IN ('cancelled', 'suppressed') AS ended OFFSET 0) AS i
         UNION ALL
         SELECT 9223372036854775807, format('%s.%s.%s', history, p.number, p.place), NULL, NULL, NULL, NULL, NULL, NULL
         FROM reached AS p

@@ -25,7 +25,8 @@ CREATE FUNCTION attempts_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFI
 BEGIN
     INSERT INTO pgmta.mail_events (at, commit, place, kind, message_id, row_id, lease_token, ended_at)
     SELECT pg_catalog.now(), (SELECT pg_catalog.nextval('pgmta.event_commit_ids')), pg_catalog.row_number() OVER (),
-        CASE WHEN n.event OPERATOR(pg_catalog.=) 'failed' THEN 'bounced'
+        CASE WHEN n.event OPERATOR(pg_catalog.=) 'failed' THEN
+                CASE WHEN n.class OPERATOR(pg_catalog.=) 'expired' THEN 'expired' ELSE 'bounced' END
             WHEN n.event OPERATOR(pg_catalog.=) 'deleted' THEN 'cancelled' ELSE n.event END,
         n.message_id, n.row_id, n.lease_token, n.ended_at
     FROM added AS n;

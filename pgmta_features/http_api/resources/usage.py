@@ -33,9 +33,9 @@ class UsageDay(BaseModel):
     day: date
     delivered: int
     deferred: int = Field(description="attempts that are made again")
-    bounced: int = Field(description="refused for good, or too old")
+    bounced: int = Field(description="refused for good")
     unknown: int
-    expired: int
+    expired: int = Field(description="given up: the time or the attempts were over")
     cancelled: int
     suppressed: int
     returned: int = Field(description="of the deliveries of this day: came back later")

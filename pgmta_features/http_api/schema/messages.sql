@@ -356,8 +356,10 @@ BEGIN
     SELECT v.* INTO viewer FROM api_view() AS v;
     RETURN QUERY
         SELECT count(*) FILTER (WHERE a.event = 'delivered'), count(*) FILTER (WHERE a.event = 'deferred'),
-            count(*) FILTER (WHERE a.event = 'failed'), count(*) FILTER (WHERE a.event = 'unknown'),
-            count(*) FILTER (WHERE a.event = 'expired'), count(*) FILTER (WHERE a.event IN ('cancelled', 'deleted')),
+            count(*) FILTER (WHERE a.event = 'failed' AND a.class IS DISTINCT FROM 'expired'),
+            count(*) FILTER (WHERE a.event = 'unknown'),
+            count(*) FILTER (WHERE a.event = 'expired' OR a.event = 'failed' AND a.class = 'expired'),
+            count(*) FILTER (WHERE a.event IN ('cancelled', 'deleted')),
             count(*) FILTER (WHERE a.event = 'suppressed'), count(a.returned_at), count(a.complained_at)
         FROM attempts AS a
         WHERE a.ended_at >= since AND a.ended_at < until

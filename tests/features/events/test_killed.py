@@ -26,7 +26,8 @@ pytestmark = pytest.mark.slow
 
 MAILS = 60  # between two kills
 LOGGED = """
-SELECT CASE event WHEN 'failed' THEN 'bounced' WHEN 'deleted' THEN 'cancelled' ELSE event END,
+SELECT CASE WHEN event = 'failed' AND class = 'expired' THEN 'expired'
+    WHEN event = 'failed' THEN 'bounced' WHEN event = 'deleted' THEN 'cancelled' ELSE event END,
     message_id, row_id, lease_token, ended_at FROM attempts
 """
 WRITTEN = "SELECT kind, message_id, row_id, lease_token, ended_at FROM mail_events WHERE row_id > 0"

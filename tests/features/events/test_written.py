@@ -45,6 +45,18 @@ def test_each_entry_of_the_log_has_one_event(db: psycopg.Connection) -> None:
     assert len({e.id for e in found}) == 8
 
 
+def test_what_is_given_up_has_expired(db: psycopg.Connection) -> None:
+    subscribe(db)
+    for place, name in enumerate(("expired", "unknown_user"), 1):
+        attempt(db, place, place, event="failed", reply="no", **{"class": name})
+    assert kinds(db) == ["expired", "bounced"]
+    given_up = events(db)[0].document or {}
+    assert [given_up[key] for key in ("type", "class", "code", "reply")] == [
+        "mail.expired", "expired", 450, "no",
+    ]  # fmt: skip
+    assert "reason" not in given_up
+
+
 def test_what_rolls_back_leaves_no_event(db: psycopg.Connection, database: str) -> None:
     subscribe(db)
     with psycopg.connect(database) as other:

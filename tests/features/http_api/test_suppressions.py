@@ -105,11 +105,13 @@ def test_usage_counts_the_days_of_what_a_key_sees(api: ServedApi, db: psycopg.Co
     entries = [
         ("one", "t1", "delivered", 0), ("one", "t1", "delivered", 0), ("one", "t1", "deferred", 0),
         ("one", "t1", "failed", 2), ("also", "t1", "delivered", 2), ("two", "t2", "delivered", 0),
+        ("one", "t1", "failed", 3),
     ]  # fmt: skip
     for number, (key, tenant, event, days) in enumerate(entries, 1):
         at = now - timedelta(days=days)
         attempt(db, number, number, submitted_by=f"key:{key}", tenant=tenant, event=event,
                 started_at=at, ended_at=at)  # fmt: skip
+    db.execute("UPDATE attempts SET class = 'expired' WHERE message_id = %s", (len(entries),))
     counts = {}
     for sees in ("own", "tenant", "all"):
         name = {"own": "one", "tenant": "b", "all": "c"}[sees]
@@ -118,6 +120,8 @@ def test_usage_counts_the_days_of_what_a_key_sees(api: ServedApi, db: psycopg.Co
         assert page["next"] is None
         assert len(page["data"]) == 7
         assert page["data"][0]["day"] == now.date().isoformat()
+        given_up = page["data"][3]
+        assert (given_up["expired"], given_up["bounced"]) == (1, 0)
         counts[sees] = [(page["data"][n]["delivered"], page["data"][n]["bounced"]) for n in (0, 2)]
     assert counts == {
         "own": [(2, 0), (0, 1)], "tenant": [(2, 0), (1, 1)], "all": [(3, 0), (1, 1)],

@@ -58,13 +58,13 @@ COMMENT ON COLUMN webhooks.state IS
 COMMENT ON COLUMN webhooks.state_at IS 'Since when it is in this state.';
 COMMENT ON COLUMN webhooks.reason IS 'Why the last request failed, or why it is disabled.';
 COMMENT ON COLUMN webhooks.failing_since IS 'When the first of the requests failed that have failed since the last success.';
-COMMENT ON COLUMN webhooks.failures IS 'How many have.';
+COMMENT ON COLUMN webhooks.failures IS 'How many requests have failed since the last success.';
 COMMENT ON COLUMN webhooks.next_at IS 'When the next request may begin; null: at once.';
 COMMENT ON COLUMN webhooks.posted_at IS 'When the last request was accepted.';
 COMMENT ON COLUMN webhooks.leased_by IS 'The process of queued that posts for it.';
 COMMENT ON COLUMN webhooks.leased_until IS 'Until then no other process does.';
 COMMENT ON CONSTRAINT webhooks_batch_check ON webhooks IS 'Up to 1,000 events.';
-COMMENT ON CONSTRAINT webhooks_state_check ON webhooks IS 'The states.';
+COMMENT ON CONSTRAINT webhooks_state_check ON webhooks IS 'An endpoint is active, failing, suspended or disabled.';
 COMMENT ON CONSTRAINT webhooks_name_key ON webhooks IS 'Names of different tenants or viewers do not meet.';
 COMMENT ON INDEX webhooks_name_key IS 'A name is that of one endpoint of a tenant and viewer.';
 
@@ -121,9 +121,8 @@ DECLARE
     most CONSTANT integer := 100;
     made webhooks;
 BEGIN
-    IF NOT EXISTS (SELECT FROM event_subscriptions AS s WHERE s.name = 'webhooks') THEN
-        PERFORM events_subscribe('webhooks', 'webhook');
-    END IF;
+    -- first, and always: it waits for whoever removes the last endpoint and has not committed
+    PERFORM events_subscribe('webhooks', 'webhook');
     IF (SELECT count(*) FROM webhooks AS w WHERE w.tenant IS NOT DISTINCT FROM webhook_add.tenant
             AND w.viewer IS NOT DISTINCT FROM webhook_add.viewer) >= most THEN
         RAISE EXCEPTION 'there are % webhooks already', most USING ERRCODE = 'program_limit_exceeded';
@@ -142,7 +141,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION webhook_add IS
     'Makes an endpoint that gets the events from now on, and returns its id. The first one subscribes to events. Raises '
-    'unique_violation for a name that is there, and program_limit_exceeded beyond 100 of a tenant and viewer.';
+    'unique_violation for a name that is there, program_limit_exceeded beyond 100 of a tenant and viewer, and '
+    'lock_not_available as events_subscribe() does: repeat it.';
 
 CREATE FUNCTION webhook_change(
     endpoint bigint, tenant text, viewer text, changes jsonb, who text DEFAULT acting()
@@ -192,15 +192,33 @@ COMMENT ON FUNCTION webhook_rotate IS
     'Gives an endpoint another secret. Requests have a signature by the earlier one, too, until the time that it returns.';
 
 CREATE FUNCTION webhook_remove(endpoint bigint, tenant text, viewer text, who text DEFAULT acting()) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '0.2s' AS $$
 DECLARE
-    old webhooks := webhook_known(endpoint, tenant, viewer);
+    old webhooks;
 BEGIN
+    -- before the endpoint is locked and looked for, as webhook_add() does by events_subscribe()
+    PERFORM FROM mutexes AS m WHERE m.name = 'subscriptions of events' FOR UPDATE;
+    old := webhook_known(endpoint, tenant, viewer);
     DELETE FROM webhooks AS w WHERE w.id = old.id;
     PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook remove', '{}');
     IF NOT EXISTS (SELECT FROM webhooks) THEN PERFORM events_unsubscribe('webhooks'); END IF;
 END $$;
-COMMENT ON FUNCTION webhook_remove IS 'Removes an endpoint. The last one ends the subscription to events.';
+COMMENT ON FUNCTION webhook_remove IS
+    'Removes an endpoint. The last one ends the subscription to events. Repeat it after lock_not_available.';
+
+CREATE FUNCTION webhooks_subscribed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM webhooks) THEN
+        RAISE EXCEPTION 'there are webhooks, which need the subscription %', OLD.name USING ERRCODE = 'object_in_use',
+            HINT = 'The subscription ends with the last of them: `queuectl webhook remove`.';
+    END IF;
+    RETURN OLD;
+END $$;
+COMMENT ON FUNCTION webhooks_subscribed IS 'Refuses the end of the subscription of webhooks while there are any.';
+CREATE TRIGGER webhooks_subscribed BEFORE DELETE ON event_subscriptions
+    FOR EACH ROW WHEN (OLD.kind = 'webhook') EXECUTE FUNCTION webhooks_subscribed();
+COMMENT ON TRIGGER webhooks_subscribed ON event_subscriptions IS 'Keeps the subscription of webhooks while there are any.';
 
 CREATE FUNCTION webhook_replay(
     endpoint bigint, tenant text, viewer text, since timestamptz DEFAULT NULL, event_ids text[] DEFAULT NULL,

@@ -132,3 +132,28 @@ def test_a_replay_finds_an_event_by_its_id(db: psycopg.Connection, add: Add) -> 
     db.execute(replay, (endpoint, ["2-1"]))
     replays = "SELECT * FROM pgmta.webhook_replays(%s, 'me', 10)"
     assert db.execute(replays, (endpoint,)).fetchall() == [("2-1", second[3])]
+
+
+TRIGGERS = "SELECT count(*) FROM pg_trigger WHERE tgname = 'attempts_events'"
+
+
+def test_who_adds_one_waits_for_who_removes_the_last_one(
+    db: psycopg.Connection, database: str, add: Add
+) -> None:
+    endpoint = add("https://shop.example/", name="old")
+    with psycopg.connect(database) as other:
+        other.execute("SELECT pgmta.webhook_remove(%s, NULL, NULL)", (endpoint,))
+        with pytest.raises(errors.LockNotAvailable):
+            add("https://shop.example/", name="new")
+    add("https://shop.example/", name="new")
+    assert column(db, "SELECT name FROM pgmta.event_subscriptions") == ["webhooks"]
+    assert fetch(db, TRIGGERS) == (1,)
+
+
+def test_webhooks_keep_their_subscription(db: psycopg.Connection, add: Add) -> None:
+    endpoint = add("https://shop.example/")
+    with pytest.raises(errors.ObjectInUse, match="there are webhooks"):
+        db.execute("SELECT pgmta.events_unsubscribe('webhooks')")
+    assert fetch(db, TRIGGERS) == (1,)
+    db.execute("SELECT pgmta.webhook_remove(%s, NULL, NULL)", (endpoint,))
+    assert fetch(db, TRIGGERS) == (0,)

@@ -8,11 +8,13 @@ from typing import Any
 
 import psycopg
 import pytest
+import yaml
 from psycopg.conninfo import make_conninfo
 from standardwebhooks.webhooks import Webhook
 
 from tests.features.http_api.served import ServedApi, make_key, serving_api
 from tests.features.webhooks.receiver import Receiver
+from tests.support.daemons import ROOT
 from tests.support.rows import fetch
 from tests.support.system import System
 from tests.support.waiting import until
@@ -141,3 +143,11 @@ def test_events_of_its_mail_come_with_the_secret_that_was_shown(
     for request in receiver.got():
         Webhook(secret).verify(request.body, request.fields)
     assert {each["submitted_by"] for each in receiver.events()} == {"key:shop"}
+
+
+def test_the_api_and_queued_of_make_run_have_one_key() -> None:
+    api, queued = (
+        yaml.safe_load((ROOT / "etc" / "dev" / name).read_text())
+        for name in ("api.yaml", "queued.yaml")
+    )
+    assert api["webhooks"]["keys"] == queued["webhooks"]["keys"]

@@ -78,7 +78,7 @@ SELECT name FROM api_keys WHERE name = %(name)s AND revoked_at IS NULL FOR NO KE
 UPDATE api_keys SET revoked_at = now() WHERE name = %(name)s AND revoked_at IS NULL RETURNING name
 
 -- name: expiring
--- Keys that end within some days and were used within the last 30.
+-- Keys that end within some days.
 SELECT k.name, k.expires_at FROM api_keys AS k
 WHERE k.revoked_at IS NULL AND k.expires_at BETWEEN now() AND now() + %(days)s * interval '1 day'
 ORDER BY k.expires_at, k.name
@@ -121,3 +121,7 @@ SELECT changed, absent, known FROM pgmta.api_change(%(action)s, %(id)s, %(recipi
 -- What the log of a day says of the mail that the key sees.
 SELECT delivered, deferred, bounced, "unknown", expired, cancelled, suppressed, returned, complained
 FROM pgmta.api_usage(%(day)s)
+
+-- name: events
+-- The events that the key sees behind a cursor. A last row without an id has the place that was reached.
+SELECT cursor, id, kind, document FROM pgmta.api_events(%(after)s, %(most)s, %(kinds)s)

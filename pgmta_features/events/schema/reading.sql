@@ -33,7 +33,7 @@ DECLARE
     last bigint;
 BEGIN
     IF parts IS NULL OR parts[3]::bigint > 2147483647 THEN
-        RAISE EXCEPTION 'cursor % is none of ours', to_json(left(cursor, 100)) USING ERRCODE = 'invalid_parameter_value',
+        RAISE EXCEPTION '% is no cursor of pgmta', to_json(left(cursor, 100)) USING ERRCODE = 'invalid_parameter_value',
             HINT = 'It has the form HISTORY.NUMBER.PLACE.';
     END IF;
     number := parts[2];
@@ -196,5 +196,4 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION events_since', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION events_read', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION events_read', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION events_read', 'pgmta_reader', 'EXECUTE'),
-    ('FUNCTION events_read', 'pgmta_api', 'EXECUTE');
+    ('FUNCTION events_read', 'pgmta_reader', 'EXECUTE');

@@ -43,6 +43,7 @@ _RETRY_S = 5
 _CURSOR = re.compile(r"\d{1,18}\.\d{1,18}\.\d{1,10}", re.ASCII)
 
 _SQL = feature_queries("events")
+_API_SQL = feature_queries("http_api")
 
 
 def _cursor(text: str) -> str:
@@ -182,18 +183,11 @@ class _Readers:
     async def _read(
         self, caller: Caller, after: str, kinds: Sequence[str] | None, limit: int
     ) -> list[dict[str, Any]]:
-        """Return events as events_read() does. Raises Problem."""
-        of_tenant = caller.sees == "tenant"
-        fields = {
-            "after": after,
-            "most": limit,
-            "kinds": kinds,
-            "viewer": caller.acting if caller.sees == "own" else None,
-            "tenant": caller.tenant if of_tenant else None,
-        }
+        """Return events that the key sees. Raises Problem."""
+        fields = {"after": after, "most": limit, "kinds": kinds}
         try:
             async with self._database.acting(caller) as session:
-                return await session.rows(_SQL["read"], fields)
+                return await session.rows(_API_SQL["events"], fields)
         except psycopg.DatabaseError as error:
             if error.sqlstate != _GONE:
                 raise

@@ -369,10 +369,26 @@ COMMENT ON FUNCTION api_usage IS
     'What the log of a day (UTC) says of the mail that a key sees: entries by their event, and how many of the deliveries came '
     'back or were complained about, up to now.';
 
+CREATE FUNCTION api_events(after text, most integer, kinds text[]) RETURNS TABLE (
+    cursor text, id text, kind text, document jsonb
+) LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    viewer record;
+BEGIN
+    SELECT v.* INTO viewer FROM api_view() AS v;
+    IF viewer.who IS NULL THEN RETURN; END IF;
+    RETURN QUERY
+        SELECT e.cursor, e.id, e.kind, e.document
+        FROM events_read(after, most, kinds, CASE WHEN viewer.sees NOT IN ('tenant', 'all') THEN viewer.who END,
+            CASE WHEN viewer.sees = 'tenant' THEN viewer.tenant END) AS e;
+END $$;
+COMMENT ON FUNCTION api_events IS 'The events behind a cursor that the key sees, as events_read() returns them.';
+
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION api_message', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION api_recipients', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION api_attempts', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION api_search', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION api_change', 'pgmta_api', 'EXECUTE'),
-    ('FUNCTION api_usage', 'pgmta_api', 'EXECUTE');
+    ('FUNCTION api_usage', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION api_events', 'pgmta_api', 'EXECUTE');

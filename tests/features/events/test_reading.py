@@ -133,7 +133,7 @@ def test_no_call_reads_a_whole_table(
 def test_cursors_that_are_none(db: psycopg.Connection) -> None:
     history = fetch(db, "SELECT max(history) FROM event_history")[0]
     for bad in ("", "x", "1.2", f"{history}.0.99999999999", "1;2.3.4", "-1.2.3", "१.२.३"):
-        with pytest.raises(errors.InvalidParameterValue, match="is none of ours"):
+        with pytest.raises(errors.InvalidParameterValue, match="is no cursor of pgmta"):
             page(db, bad)
     for foreign in ("1.0.0", f"{history}.1.0"):
         with pytest.raises(psycopg.Error, match="does not have") as caught:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import errors
 
 from pgmta_features.http_api.resources.events import MAX_WAITING_OF_KEY, Event
 from tests.features.events.event_log import number
@@ -94,6 +95,21 @@ def test_a_key_sees_its_own_events_those_of_its_tenant_or_all(
     assert {each: ids(page(api, token)) for each, token in tokens.items()} == sees
     other = api.send("GET", "/v1/events", make_key(db, "other", "send"))
     assert other.status == 403
+
+
+def test_the_login_of_the_api_reads_no_events_without_a_key(
+    db: psycopg.Connection, as_api: str
+) -> None:
+    make_key(db, "shop", "events")
+    db.execute("SELECT events_subscribe('x', 'reader')")
+    put(db, 1)
+    with psycopg.connect(as_api, autocommit=True) as session:
+        read = "SELECT id FROM pgmta.api_events(NULL, 5, NULL)"
+        assert column(session, read) == []
+        with pytest.raises(errors.InsufficientPrivilege):
+            session.execute("SELECT * FROM pgmta.events_read(NULL, 5)")
+        session.execute("SET pgmta.acting = 'key:shop'")
+        assert len(column(session, read)) == 1
 
 
 def test_a_page_is_waited_for(db: psycopg.Connection, api: ServedApi) -> None:

@@ -23,7 +23,7 @@ COMMENT ON COLUMN application_functions.alone IS
     'How many of the next events are taken one by one, because together they failed several times.';
 COMMENT ON COLUMN application_functions.failures IS 'How often the next events have failed.';
 COMMENT ON COLUMN application_functions.error IS 'Why they failed, the last time; null: they did not.';
-COMMENT ON COLUMN application_functions.failed_at IS 'When that was.';
+COMMENT ON COLUMN application_functions.failed_at IS 'When the function last failed.';
 COMMENT ON COLUMN application_functions.next_try IS 'When they are tried next.';
 
 CREATE TABLE event_asides (
@@ -40,7 +40,7 @@ COMMENT ON COLUMN event_asides.name IS 'application_functions.name.';
 COMMENT ON COLUMN event_asides.id IS 'The id of the event.';
 COMMENT ON COLUMN event_asides.document IS 'The event.';
 COMMENT ON COLUMN event_asides.error IS 'Why it failed.';
-COMMENT ON COLUMN event_asides.at IS 'When.';
+COMMENT ON COLUMN event_asides.at IS 'When the event was set aside.';
 COMMENT ON COLUMN event_asides.again IS 'Whether it is to be tried again.';
 CREATE INDEX event_asides_again ON event_asides (name, at, id) WHERE again;
 COMMENT ON INDEX event_asides_again IS 'What is tried again.';

@@ -192,7 +192,7 @@ BEGIN
     COMMENT ON TRIGGER attempts_events ON attempts IS 'Events of outcomes.';
     COMMENT ON TRIGGER attempts_later_events ON attempts IS 'Events of what became known after the outcome.';
     COMMENT ON TRIGGER suppressions_added_events ON suppressions IS 'Events of recipients who unsubscribed or complained.';
-    COMMENT ON TRIGGER suppressions_changed_events ON suppressions IS 'The same for an address that was suppressed before.';
+    COMMENT ON TRIGGER suppressions_changed_events ON suppressions IS 'Events of recipients who unsubscribed or complained, of addresses that were suppressed before.';
 END $$;
 COMMENT ON FUNCTION event_triggers_make IS 'Makes the triggers that write events.';
 
@@ -206,7 +206,7 @@ BEGIN
     DROP TRIGGER suppressions_added_events ON suppressions;
     DROP TRIGGER suppressions_changed_events ON suppressions;
 END $$;
-COMMENT ON FUNCTION event_triggers_drop IS 'Drops them.';
+COMMENT ON FUNCTION event_triggers_drop IS 'Drops the triggers that write events.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('event_subscriptions', 'pgmta_operator', 'SELECT'),

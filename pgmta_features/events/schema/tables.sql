@@ -19,7 +19,7 @@ COMMENT ON COLUMN event_tables.viewer IS 'Only events of mail that this login su
 COMMENT ON COLUMN event_tables.tenant IS 'Only events of mail of this tenant; null: of all mail.';
 COMMENT ON COLUMN event_tables.later IS 'How many events were inserted after the commit of their outcome.';
 COMMENT ON COLUMN event_tables.error IS 'Why events could not be inserted, the last time; null: that never happened.';
-COMMENT ON COLUMN event_tables.failed_at IS 'When that was.';
+COMMENT ON COLUMN event_tables.failed_at IS 'When events could not be inserted, the last time.';
 
 CREATE TABLE event_rows_late (
     name text COLLATE "C" NOT NULL REFERENCES event_tables ON DELETE CASCADE,

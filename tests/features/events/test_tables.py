@@ -15,7 +15,7 @@ from tests.support.queuectl import queuectl
 from tests.support.rows import attempt, column, fetch
 from tests.support.shop_login import shop_login
 from tests.support.system import System
-from tests.support.waiting import until
+from tests.support.waiting import SLACK, until
 
 # Code of an application: it leaves a trace also if it is rolled back.
 SHOP = """
@@ -143,7 +143,6 @@ def test_what_could_run_code_is_refused_at_once_and_at_each_use(
     db.execute(statement.encode())
     ran(db)
     attempt(db, 2, 2)
-    db.execute("DELETE FROM event_rows_late WHERE false")
     later(db)
     assert not ran(db)
     assert len(ids(db)) == 1
@@ -158,7 +157,7 @@ def test_a_locked_table_stops_no_outcome(
         began = time.monotonic()
         for place in range(20):
             attempt(db, place, place)
-        assert time.monotonic() - began < 5  # one waits for 0.1 s, the others don't try
+        assert time.monotonic() - began < 1 + SLACK  # one waits for 0.1 s, the others don't try
     assert ids(db) == []
     assert len(reasons(db)) == 20
     later(db)

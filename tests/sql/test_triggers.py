@@ -174,6 +174,13 @@ WITNESSES = {
         TABLE + " DELETE FROM event_tables; SELECT to_regclass('pgmta.event_rows_1')",
         "None",
     ),
+    "webhooks_subscribed": (
+        "INSERT INTO event_subscriptions (name, kind) VALUES ('webhooks', 'webhook');"
+        " INSERT INTO webhooks (name, url, secret, batch, cursor)"
+        " VALUES ('shop', 'https://a.example', 'file:shop', 1, '1.0.0');"
+        " DELETE FROM event_subscriptions",
+        "ObjectInUse",
+    ),
     "suspensions_valid": (
         "INSERT INTO suspensions (kind, value, reason) VALUES ('condition', 'nothing = 1', 'r')",
         "InvalidParameterValue",

@@ -50,7 +50,11 @@ _IS_HELD = "status = 'HOLD'"
 _MAY_GO = "status IN ('QUEUED', 'DEFERRED') AND (send_at IS NULL OR send_at <= now())"
 
 ROW_ACTIONS: dict[str, RowAction] = {
-    Action.HOLD: RowAction("status <> 'HOLD'", IS_ACTIVE, standing=True),
+    # A key of the HTTP API may release what it holds, but nothing that an operator holds. Rules
+    # take the row after that release.
+    Action.HOLD: RowAction(
+        "(status <> 'HOLD' OR held_by ^@ 'key:' AND held_under IS NULL)", IS_ACTIVE, standing=True
+    ),
     Action.QUARANTINE: RowAction("true", IS_ACTIVE, standing=True),
     Action.DELETE: RowAction("status <> 'DELETE'", "status <> 'REPORT'"),
     # Releasing a malformed row leaves it on hold, and a hold that would end by itself then lasts.

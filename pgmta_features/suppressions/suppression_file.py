@@ -16,7 +16,7 @@ from queued.cli.options.template_file import check_tenant
 from .suppression_table import ALL_TENANTS, REASONS, Suppression
 
 _COLUMNS = ("address", "tenant", "scope", "reason", "source", "at", "until")
-_MAX_SOURCE_CHARACTERS = 200
+MAX_SOURCE_CHARACTERS = 200
 # those of a time zone away have to be in reach of datetime too
 _FIRST_YEAR, _LAST_YEAR = 1900, 9998
 
@@ -119,7 +119,7 @@ def _is_utf8(cell: str) -> bool:
 
 def source_of(text: str) -> str:
     """Return words of proof as the table takes them: one line of 200 characters."""
-    return printable(" ".join(text.split()))[:_MAX_SOURCE_CHARACTERS]
+    return printable(" ".join(text.split()))[:MAX_SOURCE_CHARACTERS]
 
 
 def _time(text: str) -> datetime | None:

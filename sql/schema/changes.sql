@@ -28,7 +28,8 @@ COMMENT ON INDEX audit_at IS 'What was done lately.';
 
 CREATE FUNCTION queue_takes(action text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE action
-        WHEN 'hold' THEN 'status <> ''HOLD'''
+        -- a key of the HTTP API may release what it holds, but nothing that an operator holds
+        WHEN 'hold' THEN '(status <> ''HOLD'' OR held_by ^@ ''key:'' AND held_under IS NULL)'
         WHEN 'quarantine' THEN 'true'
         WHEN 'release' THEN 'status = ''HOLD'''
         WHEN 'retry' THEN 'status IN (''QUEUED'', ''DEFERRED'') AND (send_at IS NULL OR send_at <= now())'
@@ -62,7 +63,8 @@ BEGIN
         UPDATE pgmta.queue AS q
         SET status = 'HOLD', held_by = who, hold_until = until, held_under = holder,
             hold_reason = coalesce(reasons ->> q.id::text, q.faults ->> fault, why)
-        WHERE q.id = ANY (ARRAY(SELECT unnest(ids))) AND q.status <> 'HOLD';
+        WHERE q.id = ANY (ARRAY(SELECT unnest(ids)))
+            AND (q.status <> 'HOLD' OR q.held_by ^@ 'key:' AND q.held_under IS NULL);
     WHEN 'quarantine' THEN
         -- a held row stays exempt from the rule that held it
         UPDATE pgmta.queue AS q

@@ -75,7 +75,10 @@ class Body:
         plain = {
             key: value for key, value in self.mail.items() if key not in ("content", "attachments")
         }
-        files = [{**each, "content": ""} for each in self.mail.get("attachments", ())]
+        files = list(self.mail.get("attachments", ()))
+        # behind those that have their content in the JSON itself
+        first = len(files) - len(self.stored) if files else 0
+        files[first:] = [{**each, "content": ""} for each in files[first:]]
         digests = "".join(each.digest for each in self.stored)
         written = mail_text(
             dict(sorted(plain.items())) | {"attachments": files, "content": digests}

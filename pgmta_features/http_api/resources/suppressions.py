@@ -8,6 +8,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -17,11 +18,17 @@ from pgmta.config.types import hint
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import parse_recipient, with_domain
 from pgmta_features.http_api.api import Api
+from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.intake.senders import tenant_of
 from pgmta_features.http_api.operation import Answer, Call, Operation, Page, Received, Time
 from pgmta_features.http_api.problem import Problem
 from pgmta_features.http_api.spooled import CSV_TYPE, MAX_LIST_OCTETS, WORK_TIMEOUT_S, spooled
-from pgmta_features.suppressions.suppression_file import BadLine, read_suppressions, source_of
+from pgmta_features.suppressions.suppression_file import (
+    MAX_SOURCE_CHARACTERS,
+    BadLine,
+    read_suppressions,
+    source_of,
+)
 from pgmta_features.suppressions.suppression_table import (
     REASONS,
     Scopes,
@@ -169,7 +176,7 @@ class _Suppressions:
             raise Problem(422, "invalid", "until: It is over.", pointer="/until")
         given = Suppression(
             address=body.address, tenant=tenant, scope=body.scope, reason=body.reason,
-            source=source_of(body.source), until=body.until,
+            source=_source(body.source, call.caller), until=body.until,
         )  # fmt: skip
         async with self._database.operating(call.caller) as db:
             table = SuppressionTable(db, call.caller.acting)
@@ -212,6 +219,8 @@ class _Suppressions:
                         if len(problems) < _MAX_PROBLEMS:
                             problems.append(BadLineOfList(line=each.line, detail=each.reason))
                         continue
+                    if each.source != default.source:
+                        each = replace(each, source=_source(each.source, call.caller))
                     batch.append(each)
                     if len(batch) == _ADDRESSES_PER_COMMIT:
                         outcomes.update(await table.put(batch))
@@ -226,6 +235,17 @@ class _Suppressions:
                 outcomes.update(await table.put(batch))
             await table.note_import("body", outcomes)
         return Answer(Imported(**outcomes, problems=problems))
+
+
+def _source(text: str, caller: Caller) -> str:
+    """Return words of proof that end with their key: pgmta's own, such as `message 1`, prove more.
+
+    They are '' without a text.
+    """
+    if not (words := source_of(text)):
+        return ""
+    by = f", by {caller.acting}"
+    return words[: MAX_SOURCE_CHARACTERS - len(by)] + by
 
 
 def _check(scopes: Scopes, tenant: str, scope: str) -> None:

@@ -16,6 +16,7 @@ from pgmta.mail.address import parse_mailbox
 from pgmta_features.events.kinds import KINDS
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import ANY_TENANT, Caller
+from pgmta_features.http_api.intake.senders import tenant_of
 from pgmta_features.http_api.operation import Answer, Call, Id, Operation, Page, Received, Time
 from pgmta_features.http_api.problem import Problem, not_found
 from pgmta_features.webhooks.config import WebhookKeys
@@ -229,11 +230,11 @@ class WebhookResource:
         """Make an endpoint."""
         body: NewWebhook = call.body
         reference, secret = self._new_secret()
-        tenant = _tenant(call.caller, body.tenant)
+        tenant_of(call.caller, body.tenant)
 
         async def work() -> int:
             try:
-                async with self._webhooks(call.caller, tenant) as webhooks:
+                async with self._webhooks(call.caller, body.tenant) as webhooks:
                     return await webhooks.add(
                         body.name, body.url, reference, kinds=body.kinds, owner=body.owner,
                         condition=body.condition.texts(), batch=body.batch,
@@ -341,13 +342,6 @@ def view_of(caller: Caller, tenant: str | None = None) -> View:
     return View(caller.acting, tenant if own is None else own, viewer)
 
 
-def _tenant(caller: Caller, named: str | None) -> str | None:
-    """Return the tenant that a request names. Raises Problem if the key may not name it."""
-    if named is not None and caller.tenant not in (ANY_TENANT, named):
-        raise Problem(422, "invalid", "The key is of another tenant.", pointer="/tenant")
-    return named
-
-
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_ID):
         raise not_found("webhook")
@@ -384,7 +378,9 @@ def operations(api: Api) -> list[Operation]:
             method="POST", path="/v1/webhooks", scope=_SCOPE,
             summary="Make an endpoint, and show its secret once", handler=resource.add,
             body=NewWebhook, answers={201: NewSecret},
-            problems=("webhook-exists", "webhooks-full", "webhooks-keyless", "busy"),
+            problems=(
+                "tenant-refused", "webhook-exists", "webhooks-full", "webhooks-keyless", "busy",
+            ),
         ),
         Operation(
             method="GET", path="/v1/webhooks", scope=_SCOPE, summary="List endpoints",

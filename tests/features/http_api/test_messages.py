@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+import yaml
+from psycopg.conninfo import make_conninfo
 
 from tests.features.http_api.served import ServedApi, make_key
+from tests.support.queuectl import queuectl
 from tests.support.rows import attempt, column, message, row
 
 
@@ -265,6 +269,31 @@ def test_a_key_changes_what_it_sees_and_releases_what_keys_hold(
     assert column(db, "SELECT count(*) FROM messages") == [1]
     answer = api.send("POST", "/v1/messages/2/hold", token, {"reason": "a\nb"})
     assert (answer.status, answer.members["pointer"]) == (422, "/reason")
+
+
+def test_a_key_never_releases_what_an_operator_holds(
+    api: ServedApi, database: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    token = make_key(db, "shop", "messages messages:change", tenant="t1")
+    operator = make_conninfo(database, options="-c role=pgmta_operator")
+    config = tmp_path / "operator.yaml"
+    config.write_text(yaml.safe_dump({"environment": {"database": {"uri": operator}}}))
+
+    def change(word: str, number: int) -> Any:
+        return api.send("POST", f"/v1/messages/{number}/{word}", token, {}).members["changed"]
+
+    for number in (1, 2):
+        put(db, number, tenant="t1")
+        assert change("hold", number) == 1
+    held = "SELECT queue_hold($$message_id = 1$$, 'phishing')"
+    with psycopg.connect(operator, autocommit=True) as session:
+        assert column(session, held) == [1]
+        assert column(session, held) == [0]  # it is the operator's already
+    done = queuectl(config, "hold", "--where", "message_id = 2", "--reason", "phishing", "--yes")
+    assert done.exit_code == 0, done.output
+    assert [change(word, n) for n in (1, 2) for word in ("hold", "release")] == [0] * 4
+    held = "SELECT hold_reason FROM queue WHERE status = 'HOLD'"
+    assert column(db, held) == ["phishing"] * 2
 
 
 @pytest.mark.parametrize("sees", ["own", "tenant", "all"])

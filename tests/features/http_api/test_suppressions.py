@@ -76,6 +76,25 @@ def test_a_list_is_imported_without_its_bad_lines(api: ServedApi, db: psycopg.Co
     assert answer.status == 415
 
 
+def test_words_of_a_client_are_no_proof_of_ours(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db, "shop", "suppressions", tenant="t1")
+    words = ["message 1", "unsubscribe link of message 1", "x" * 191 + " message 1", "campaign 1"]
+    for number, source in enumerate(words):
+        body = {"address": f"a{number}@b.example", "reason": "complained", "source": source}
+        assert api.send("POST", PATH, token, body).status == 200
+    lines = [
+        "address,source",
+        *(f"i{n}@b.example,{source}" for n, source in enumerate(words)),
+        "j@b.example,",
+    ]
+    answer = api.send("POST", f"{PATH}/import", token, "\n".join(lines), Content_Type="text/csv")
+    assert answer.members["new"] == 5
+    found = column(db, "SELECT source FROM suppressions ORDER BY address")
+    assert all(source.endswith(", by key:shop") for source in found[:-1]), found
+    assert found[0] == found[4] == "message 1, by key:shop"
+    assert found[-1] == "import by key:shop"
+
+
 def test_suppressions_of_another_tenant_are_not_there(
     api: ServedApi, db: psycopg.Connection
 ) -> None:

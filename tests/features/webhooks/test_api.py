@@ -77,7 +77,6 @@ def test_an_endpoint_is_made_changed_and_removed(api: ServedApi, db: psycopg.Con
     ({"owner": "nobody"}, "/owner", ""),
     ({"condition": {"sendr": ["x"]}}, "/condition/sendr", "sender"),
     ({"condition": {"metadata": ["x"]}}, "/condition", ""),
-    ({"tenant": "other"}, "/tenant", ""),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_and_nothing_is_stored(
     api: ServedApi, db: psycopg.Connection, change: dict[str, Any], pointer: str, near: str
@@ -110,6 +109,8 @@ def test_an_endpoint_of_another_key_is_unknown(api: ServedApi, db: psycopg.Conne
     ):  # fmt: skip
         assert api.send(method, path, other).status == 404, path
     assert api.send("GET", place, without).status == 403
+    refused = api.send("POST", "/v1/webhooks", other, body | {"tenant": "acme"})
+    assert (refused.status, refused.members["pointer"]) == (403, "/tenant")
     foreign = api.send("POST", "/v1/webhooks", anyone, body | {"tenant": "acme"})
     assert foreign.status == 201
     assert fetch(db, "SELECT tenant, viewer FROM pgmta.webhooks ORDER BY id DESC LIMIT 1") == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -87,6 +88,28 @@ def test_uploads_are_repeated_by_what_they_have(api: ServedApi, db: psycopg.Conn
     assert [each.status for each in raw] == [202, 202, 422]
     assert column(db, STORED) == [2]
     assert column(db, "SELECT count(*) FROM api_uploads") == [0]
+
+
+def test_files_in_the_part_message_are_content_too(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db, "shop")
+
+    def send(inline: str, octets: bytes = b"") -> Any:
+        files = [{"name": "a", "content": b64encode(inline.encode()).decode()}]
+        parts = [('name="message"', "application/json",
+                  json.dumps({**MAIL, "attachments": files}).encode())]  # fmt: skip
+        if octets:
+            parts.append(('name="f"; filename="b"', "text/plain", octets))
+        body, fields = multipart(*parts)
+        return post(api, token, body, Idempotency_Key="two" if octets else "one", **fields)
+
+    for octets in (b"", b"small", b"0123456789" * 20_000):
+        first, again = send("one", octets), send("one", octets)
+        assert (first.status, again.body) == (202, first.body)
+        assert problem(send("two", octets))[1] == "key-reused"
+        if octets:
+            assert problem(send("one", octets + b"x"))[1] == "key-reused"
+            db.execute("DELETE FROM api_requests")
+    assert column(db, STORED) == [3]
 
 
 def test_a_thousand_repetitions_at_once_are_one_mail(

@@ -62,7 +62,8 @@ class Obstacles:
     `hours` says where and when hours begin, the first one first. `parted` is whether the rest of
     a campaign waits for its first part, and `rest_at` when it goes, if the first part was fed.
     If that waits for the hours in `part_zone`, the rest goes after `rest_after`. `held` is the
-    number of mails on hold. `user_of_credential` is another campaign, `worker` whether one runs,
+    number of mails on hold. `user_of_credential` is another campaign, '' for one of
+    another tenant that the session may not know, `worker` whether one runs,
     and `later` the number of recipients that came after the start. `words` is the reply or
     the reason with which mail `message_id` waits, and `next_attempt` its time; null: on hold.
     """

@@ -8,13 +8,17 @@ from datetime import datetime
 ANY_TENANT = "*"
 """The tenant of a key that may name any tenant in its requests."""
 
+ANY_CREDENTIAL = "*"
+"""Among the credentials of a key that may name any."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
     """A key whose secret was proven.
 
     `senders` are addresses and domains (`@example.org`) that sender and From of its mail have.
-    `sees` is own, tenant or all.
+    `sees` is own, tenant or all. It may name `credentials` as metadata.credential, and ask for
+    `priorities` from the first to the last.
     """
 
     name: str
@@ -23,6 +27,8 @@ class Caller:
     senders: tuple[str, ...]
     sees: str
     expires_at: datetime | None = None
+    credentials: tuple[str, ...] = ()
+    priorities: tuple[int, int] = (5, 5)
 
     @property
     def acting(self) -> str:

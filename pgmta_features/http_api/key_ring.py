@@ -30,7 +30,8 @@ _MAX_KNOWN, _MAX_ABSENT = 10_000, 2_000  # ids in memory: of secrets, and of not
 _LOOK_TIMEOUT_S = 5.0
 _SETTINGS = {"statement_timeout": "3s", "lock_timeout": "3s"}
 _LOOK = (
-    "SELECT id, digest, name, scopes, tenant, senders, networks, sees, expires_at, seconds"
+    "SELECT id, digest, name, scopes, tenant, senders, networks, sees, credentials, priority_first,"
+    " priority_last, expires_at, seconds"
     " FROM pgmta.api_keys_look(%(ids)b::text[])"
 )
 _USED = "SELECT pgmta.api_key_used(%(id)s, %(client)s::inet)"
@@ -163,10 +164,13 @@ class KeyRing:
 
 
 def _known_of(row: tuple[Any, ...], now: float) -> _Known:
-    _, digest, name, scopes, tenant, senders, networks, sees, expires_at, seconds = row
+    (_, digest, name, scopes, tenant, senders, networks, sees, credentials, first, last, expires_at,
+     seconds) = row  # fmt: skip
     allows = Networks(map(ipaddress.ip_network, networks)).contains if networks else _any_client
     at: datetime | None = expires_at
-    caller = Caller(name, tenant, frozenset(scopes), tuple(senders), sees, at)
+    caller = Caller(
+        name, tenant, frozenset(scopes), tuple(senders), sees, at, tuple(credentials), (first, last)
+    )
     until = float("inf") if seconds is None else now + seconds
     return _Known(bytes(digest), caller, allows, now, until)
 

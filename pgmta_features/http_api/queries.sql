@@ -32,8 +32,8 @@ SELECT count(*) FROM gone
 
 -- name: keys
 -- The keys, or the one of a name, with the last use of each.
-SELECT k.name, k.scopes, k.tenant, k.senders, k.networks::text[] AS networks, k.sees, k.expires_at, k.revoked_at,
-    k.created_at, k.created_by, used.used_at, host(used.used_from) AS used_from,
+SELECT k.name, k.scopes, k.tenant, k.senders, k.credentials, k.priority_first, k.priority_last,
+    k.networks::text[] AS networks, k.sees, k.expires_at, k.revoked_at, k.created_at, k.created_by, used.used_at, host(used.used_from) AS used_from,
     k.revoked_at IS NULL AND coalesce(k.expires_at > now(), true) AS holds
 FROM api_keys AS k LEFT JOIN LATERAL (
     SELECT s.used_at, s.used_from FROM api_secrets AS s WHERE s.key = k.name ORDER BY s.used_at DESC NULLS LAST LIMIT 1
@@ -48,14 +48,15 @@ WHERE key = %(name)s AND coalesce(ends_at > now(), true) ORDER BY created_at DES
 
 -- name: new
 -- Make a key, unless there is or was one of that name.
-INSERT INTO api_keys (name, scopes, tenant, senders, networks, sees, expires_at)
-VALUES (%(name)s, %(scopes)s, %(tenant)s, %(senders)s, %(networks)s::cidr[], %(sees)s, %(expires_at)s)
+INSERT INTO api_keys (name, scopes, tenant, senders, credentials, priority_first, priority_last, networks, sees, expires_at)
+VALUES (%(name)s, %(scopes)s, %(tenant)s, %(senders)s, %(credentials)s, %(priority_first)s, %(priority_last)s,
+    %(networks)s::cidr[], %(sees)s, %(expires_at)s)
 ON CONFLICT DO NOTHING RETURNING name
 
 -- name: set
 -- Change a key that is not revoked.
-UPDATE api_keys SET scopes = %(scopes)s, tenant = %(tenant)s, senders = %(senders)s, networks = %(networks)s::cidr[],
-    sees = %(sees)s, expires_at = %(expires_at)s
+UPDATE api_keys SET scopes = %(scopes)s, tenant = %(tenant)s, senders = %(senders)s, credentials = %(credentials)s,
+    priority_first = %(priority_first)s, priority_last = %(priority_last)s, networks = %(networks)s::cidr[], sees = %(sees)s, expires_at = %(expires_at)s
 WHERE name = %(name)s AND revoked_at IS NULL RETURNING name
 
 -- name: end_secrets

@@ -65,9 +65,10 @@ def _of_mail(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[
         found += [f"its hours {hours}" for hours in obstacles.hours[:_MAX_HOURS]]
         if (more := len(obstacles.hours) - _MAX_HOURS) > 0:
             found.append(f"its hours in {more} more time zones, later")
-    elif "READY" in state.jobs and obstacles.user_of_credential:
+    elif "READY" in state.jobs and obstacles.user_of_credential is not None:
         user = obstacles.user_of_credential
-        found.append(f"credential {state.credential}, until campaign {user} has tried all its "
+        other = f"campaign {user}" if user else "a campaign of another tenant"
+        found.append(f"credential {state.credential}, until {other} has tried all its "
                      "mail or is stopped")  # fmt: skip
     elif obstacles.month_is_over:
         found.append(f"the next month: {budget} has no more (`queuectl budget set "

@@ -518,7 +518,10 @@ CREATE FUNCTION campaign_obstacles(campaign bigint) RETURNS TABLE (
     hours text[], parted boolean, rest_at timestamptz, rest_after timestamptz, part_zone text, held bigint, message_id bigint,
     recipient text, words text, next_attempt timestamptz
 ) LANGUAGE sql VOLATILE SECURITY DEFINER ROWS 1 SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT c.visible_at, o.name AS user_of_credential, b.next_at, b.month_most <= CASE
+    SELECT c.visible_at,
+        -- keys of the HTTP API learn nothing of other tenants
+        CASE WHEN o.tenant = c.tenant OR NOT acting()::text ^@ 'key:' THEN o.name WHEN o.id IS NOT NULL THEN '' END
+            AS user_of_credential, b.next_at, b.month_most <= CASE
             WHEN b.month = date_trunc('month', clock_timestamp() AT TIME ZONE 'UTC') THEN b.month_used ELSE 0 END AS month_is_over,
         EXISTS (SELECT FROM worker_overview AS w WHERE w.action = 'deliver' AND w.alive) AS worker,
         (SELECT count(*) FROM campaign_recipients AS r WHERE r.campaign_id = c.id

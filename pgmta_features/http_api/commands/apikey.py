@@ -19,7 +19,7 @@ from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.model import ANY_SENDER
 from pgmta.postgres.operator import connected
-from pgmta_features.http_api.caller import ANY_TENANT
+from pgmta_features.http_api.caller import ANY_CREDENTIAL, ANY_TENANT
 from pgmta_features.http_api.commands.key_table import KeyRights, KeyTable
 from pgmta_features.http_api.scopes import SCOPES
 from pgmta_features.http_api.token import Token
@@ -36,7 +36,12 @@ from queued.cli.options.queue_command import (
     read_time,
     who,
 )
-from queued.cli.options.user_options import read_network, read_sender, read_tenant
+from queued.cli.options.user_options import (
+    read_network,
+    read_priorities,
+    read_sender,
+    read_tenant,
+)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,58}")
 _OPTIONS = (
@@ -45,6 +50,11 @@ _OPTIONS = (
     click.option("--sender", multiple=True, metavar="ADDRESS",
                  help="May send from this address, or this domain (@example.org)."),
     click.option("--any-sender", is_flag=True, help="May send from any address."),
+    click.option("--credential", multiple=True, metavar="NAME",
+                 help="May name this metadata.credential, also for campaigns; '' for none."),
+    click.option("--any-credential", is_flag=True, help="May name any of them."),
+    click.option("--priorities", metavar="N-M",
+                 help="May ask for these priorities, 0 (first) to 9; a new key only for 5."),
     click.option("--network", multiple=True, metavar="CIDR", help="Is used from this network."),
     click.option("--tenant", help="Handles mail of this tenant; '' for mail without one."),
     click.option("--any-tenant", is_flag=True, help="Handles mail of any tenant."),
@@ -88,7 +98,7 @@ async def new(config: Path, name: str, as_json: bool, **options: Any) -> None:
             f"{name!r}: expected up to 59 letters of lower case, digits and . _ -, of which the "
             "first is a letter or a digit"
         ])  # fmt: skip
-    rights = _changed(KeyRights([], "", [], None, "own", None), options)
+    rights = _changed(KeyRights([], "", [], None, "own", None, []), options)
     async with _table(config) as table:
         token = await table.new(name, rights)
         if not token:
@@ -110,7 +120,7 @@ async def set_rights(
 ) -> None:
     """Change what a key may; the rest stays as it is.
 
-    --scope, --sender and --network replace all of their kind that the key had.
+    --scope, --sender, --credential and --network replace all of their kind that the key had.
     """
     if not any(options.values()) and options["tenant"] is None and not any_network | never_expires:
         raise ConfigError(["nothing to change: give at least one option"])
@@ -190,20 +200,22 @@ async def show(config: Path, name: str, as_json: bool) -> None:
     if as_json:
         print_json({**key, "secrets": secrets})
         return
-    print_line(f"key       {key['name']} ({_state(key)})")
-    print_line(f"scopes    {' '.join(key['scopes'])}")
-    print_line(f"senders   {' '.join(key['senders']) or 'none: it sends nothing'}")
-    print_line(f"tenant    {'any' if key['tenant'] == ANY_TENANT else key['tenant'] or '-'}")
-    print_line(f"sees      {key['sees']}")
-    print_line(f"networks  {'any' if key['networks'] is None else ' '.join(key['networks'])}")
-    print_line(f"made      {instant(key['created_at'])} by {key['created_by']}")
-    print_line(f"expires   {instant(key['expires_at']) if key['expires_at'] else 'never'}")
+    print_line(f"key          {key['name']} ({_state(key)})")
+    print_line(f"scopes       {' '.join(key['scopes'])}")
+    print_line(f"senders      {' '.join(key['senders']) or 'none: it sends nothing'}")
+    print_line(f"credentials  {_credentials(key['credentials'])}")
+    print_line(f"priorities   {key['priority_first']}-{key['priority_last']}")
+    print_line(f"tenant       {'any' if key['tenant'] == ANY_TENANT else key['tenant'] or '-'}")
+    print_line(f"sees         {key['sees']}")
+    print_line(f"networks     {'any' if key['networks'] is None else ' '.join(key['networks'])}")
+    print_line(f"made         {instant(key['created_at'])} by {key['created_by']}")
+    print_line(f"expires      {instant(key['expires_at']) if key['expires_at'] else 'never'}")
     for each in secrets:
         used = "not used yet"
         if each["used_at"]:
             used = f"last used {instant(each['used_at'])} from {each['used_from'] or 'here'}"
         end = f", works until {instant(each['ends_at'])}" if each["ends_at"] else ""
-        print_line(f"token     pgmta_{each['id']}_…, {used}{end}")
+        print_line(f"token        pgmta_{each['id']}_…, {used}{end}")
 
 
 def _print_token(name: str, token: Token, as_json: bool, **more: Any) -> None:
@@ -216,7 +228,9 @@ def _print_token(name: str, token: Token, as_json: bool, **more: Any) -> None:
 
 def _changed(before: KeyRights, options: dict[str, Any]) -> KeyRights:
     """Return the rights with what the options say. Raises ConfigError."""
-    for one, other in (("sender", "any_sender"), ("tenant", "any_tenant")):
+    for one, other in (
+        ("sender", "any_sender"), ("credential", "any_credential"), ("tenant", "any_tenant"),
+    ):  # fmt: skip
         if options[one] and options[other]:
             raise ConfigError([f"--{one} and --{other.replace('_', '-')} exclude each other"])
     found = before
@@ -225,6 +239,12 @@ def _changed(before: KeyRights, options: dict[str, Any]) -> KeyRights:
     if options["sender"] or options["any_sender"]:
         senders = [ANY_SENDER] if options["any_sender"] else map(read_sender, options["sender"])
         found = replace(found, senders=list(senders))
+    if options["credential"] or options["any_credential"]:
+        named = [*filter(None, map(_credential, options["credential"]))]
+        found = replace(found, credentials=[ANY_CREDENTIAL] if options["any_credential"] else named)
+    if options["priorities"]:
+        first, last = read_priorities(options["priorities"])
+        found = replace(found, priority_first=first, priority_last=last)
     if options["network"]:
         found = replace(found, networks=[str(read_network(text)) for text in options["network"]])
     if options["any_tenant"] or options["tenant"] is not None:
@@ -244,6 +264,16 @@ def _changed(before: KeyRights, options: dict[str, Any]) -> KeyRights:
     if found.sees == "tenant" and found.tenant == ANY_TENANT:
         raise ConfigError(["--sees tenant with any tenant: that is --sees all"])
     return found
+
+
+def _credential(text: str) -> str:
+    if text == ANY_CREDENTIAL or (text and not text.isprintable()):
+        raise ConfigError([f"--credential {text!r}: expected a name; or give --any-credential"])
+    return text
+
+
+def _credentials(named: list[str]) -> str:
+    return "any" if ANY_CREDENTIAL in named else " ".join(named) or "none"
 
 
 def _scopes(given: tuple[str, ...]) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pgmta.model import ANY_SENDER
 from pgmta.postgres.operator import connected
-from pgmta_features.http_api.caller import ANY_TENANT
+from pgmta_features.http_api.caller import ANY_CREDENTIAL, ANY_TENANT
 from pgmta_features.http_api.commands.key_table import KeyRights, KeyTable
 from pgmta_features.http_api.scopes import SCOPES
 from pgmta_features.http_api.token import new_token, parse_token
@@ -34,7 +34,9 @@ async def _prepare(uri: str, directory: Path) -> None:
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{token}\n")
-    rights = KeyRights(list(SCOPES), ANY_TENANT, [ANY_SENDER], None, "all", None)
+    rights = KeyRights(
+        list(SCOPES), ANY_TENANT, [ANY_SENDER], None, "all", None, [ANY_CREDENTIAL], 0, 9
+    )
     async with connected(uri) as db:
         await KeyTable(db, "queuectl up").adopt(_KEY, rights, token)
 

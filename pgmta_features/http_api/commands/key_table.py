@@ -24,6 +24,9 @@ class KeyRights:
     networks: list[str] | None
     sees: str
     expires_at: datetime | None
+    credentials: list[str]
+    priority_first: int = 5
+    priority_last: int = 5
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> KeyRights:

@@ -11,12 +11,19 @@ from pydantic_core import to_json
 
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.checking import Path, invalid
-from pgmta_features.http_api.intake.senders import Senders, address_of, tenant_of
+from pgmta_features.http_api.intake.senders import (
+    Senders,
+    address_of,
+    check_credential,
+    priority_of,
+    tenant_of,
+)
 from pgmta_features.http_api.operation import Received, Version
 from pgmta_features.http_api.problem import Problem, pointer_of
 
 MAX_BATCH_MAILS = 1000
 MAX_BATCH_OCTETS = 10 << 20
+_USUAL_PRIORITY = 5  # as of submit_mails()
 
 _TIME: JsonDict = {"format": "date-time"}
 _EXAMPLE: JsonDict = {
@@ -71,7 +78,10 @@ class _Options(_Strict):
         default=None, json_schema_extra=_TIME, description="no attempt is begun after it"
     )
     priority: int | None = Field(
-        default=None, ge=0, le=9, description="0 goes first, 9 last; 5 without it"
+        default=None,
+        ge=0,
+        le=9,
+        description="0 goes first, 9 last; 5 without it; the key limits it",
     )
     metadata: dict[str, Any] | None = Field(
         default=None,
@@ -209,6 +219,11 @@ def _finish(caller: Caller, mail: MailObject, begin: Path) -> None:
     if own := next((key for key in mail.get("metadata", ()) if key.startswith("_")), None):
         raise Problem(422, "invalid", "Keys that begin with _ belong to pgmta.",
                       pointer=pointer_of(*begin, "metadata", own))  # fmt: skip
+    credential = mail.get("metadata", {}).get("credential")
+    check_credential(caller, credential, pointer_of(*begin, "metadata", "credential"))
+    priority = priority_of(caller, mail.get("priority"), _USUAL_PRIORITY, begin)
+    if priority != _USUAL_PRIORITY:
+        mail["priority"] = priority
     if tenant := tenant_of(caller, mail.pop("tenant", None), begin):
         mail["tenant"] = tenant
 

@@ -1,24 +1,30 @@
-"""What a key may send: from which addresses, and for which tenant."""
+"""What a key may send: from which addresses, for which tenant, by which credential, how soon."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import lru_cache
+from typing import Any
 
 from pgmta.accounts.login import Login, normalised
 from pgmta.errors import AddressError
 from pgmta.mail.address import parse_mailbox
 from pgmta.model import ANY_SENDER
-from pgmta_features.http_api.caller import ANY_TENANT, Caller
+from pgmta_features.http_api.caller import ANY_CREDENTIAL, ANY_TENANT, Caller
 from pgmta_features.http_api.checking import Path
 from pgmta_features.http_api.problem import Problem, pointer_of
 
 Problem.TITLES |= {
     "sender-refused": "The key may not send from this address",
     "tenant-refused": "The key may not send for this tenant",
+    "credential-refused": "The key may not send by this credential",
+    "priority-refused": "The key may not ask for this priority",
 }
-Problem.STATUSES |= {"sender-refused": (403,), "tenant-refused": (403,)}
+Problem.STATUSES |= {
+    "sender-refused": (403,), "tenant-refused": (403,), "credential-refused": (403,),
+    "priority-refused": (403,),
+}  # fmt: skip
 
 _MAX_SHOWN = 10  # senders that an error names
 _MAX_ADDRESS_CHARACTERS = 100  # of an address in an error
@@ -99,3 +105,36 @@ def tenant_of(caller: Caller, named: str | None, begin: Path = ()) -> str:
         raise Problem(403, "tenant-refused", f"tenant: The key sends mail {known}.",
                       pointer=pointer_of(*begin, "tenant"))  # fmt: skip
     return caller.tenant
+
+
+def check_credential(caller: Caller, named: Any, pointer: str) -> None:
+    """Raise Problem if the key may not have mail sent by a credential; None is no credential.
+
+    Routes and budgets go by it, and those of another tenant are not for the mail of the key.
+    """
+    allowed = caller.credentials
+    if named is None or ANY_CREDENTIAL in allowed or named in allowed:
+        return
+    near = get_close_matches(str(named), allowed, 1, 0.5) or allowed[:_MAX_SHOWN]
+    known = (
+        f"it may name {', '.join(near)}" if near
+        else "it may name none: `queuectl apikey set --credential` gives it some"
+    )  # fmt: skip
+    raise Problem(403, "credential-refused", f"The key may not name this credential; {known}.",
+                  pointer=pointer)  # fmt: skip
+
+
+def priority_of(caller: Caller, named: int | None, usual: int, begin: Path = ()) -> int:
+    """Return the priority of mail that names this one, or None. Raises Problem.
+
+    `usual` is that of such mail without one. All keys may ask for it, unless theirs are later.
+    """
+    first, last = caller.priorities[0], max(caller.priorities[1], usual)
+    if named is None:
+        return max(first, usual)
+    if not first <= named <= last:
+        raise Problem(
+            403, "priority-refused", f"priority: The key may ask for {first} to {last}.",
+            pointer=pointer_of(*begin, "priority"),
+        )  # fmt: skip
+    return named

@@ -29,7 +29,13 @@ from pgmta_features.campaigns.lists.row_check import RECIPIENT, RowCheck, words_
 from pgmta_features.campaigns.lists.sources import SEPARATORS, csv_in
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.intake.senders import Senders, address_of, tenant_of
+from pgmta_features.http_api.intake.senders import (
+    Senders,
+    address_of,
+    check_credential,
+    priority_of,
+    tenant_of,
+)
 from pgmta_features.http_api.operation import (
     Answer,
     Call,
@@ -48,6 +54,7 @@ NDJSON_TYPE = "application/x-ndjson"
 _SCOPE = "campaigns"
 _PATH = "/v1/campaigns"
 _ONE = f"{_PATH}/{{name}}"
+_USUAL_PRIORITY = 7  # as of `queuectl campaign create`
 _MAX_PROBLEMS = 20  # lines that an answer names
 _PIECE_OCTETS = 64 << 10  # of an export
 _PATIENCE_S = 30.0  # for a client that does not take the next piece
@@ -102,7 +109,9 @@ class NewCampaign(CampaignQuery):
         default=None, description="envelope sender; that of the template without it"
     )
     scope: str = Field(default="", description="kind of mail that recipients unsubscribe from")
-    priority: int = Field(default=7, ge=0, le=9, description="0 is first, 9 is last")
+    priority: int | None = Field(
+        default=None, ge=0, le=9, description="0 is first, 9 is last; 7 without it"
+    )
     visible_at: AwareDatetime | None = Field(default=None, description="it begins then")
     deadline: AwareDatetime | None = Field(default=None, description="nothing is sent after it")
     opens: _Clock | None = Field(
@@ -271,6 +280,8 @@ class _Campaigns:
         """Make a campaign."""
         given = call.body.model_dump()
         given["tenant"] = tenant = tenant_of(call.caller, call.body.tenant)
+        check_credential(call.caller, given["credential"], "/credential")
+        given["priority"] = priority_of(call.caller, given["priority"], _USUAL_PRIORITY)
         async with self._database.operating(call.caller) as db:
             table = ListTable(db, call.caller.acting)
             async with table.creating(given) as made:
@@ -407,6 +418,7 @@ class _Campaigns:
                 campaign = await ListTable(db, call.caller.acting).campaign(number)
                 settings = await table.settings(number)
                 _check_senders(call.caller, campaign, settings["sender"])
+                check_credential(call.caller, campaign.row["credential"], "")
             yield db, number
 
 
@@ -456,6 +468,7 @@ def operations(api: Api) -> list[Operation]:
     """Return the operations."""
     campaigns = _Campaigns(api)
     usual = ("tenant-refused", "not-found")
+    sends = ("sender-refused", "credential-refused", "conflict", "busy")
     changes: list[tuple[str, Any, type[BaseModel] | None, str]] = [
         ("start", campaigns.start, Start, "Begin to send a campaign"),
         ("stop", campaigns.stop, None, "Stop a campaign"),
@@ -481,7 +494,14 @@ def operations(api: Api) -> list[Operation]:
             handler=campaigns.create,
             body=NewCampaign,
             answers={201: CreatedCampaign},
-            problems=("sender-refused", "tenant-refused", "conflict", "busy"),
+            problems=(
+                "sender-refused",
+                "tenant-refused",
+                "credential-refused",
+                "priority-refused",
+                "conflict",
+                "busy",
+            ),
         ),
         Operation(
             method="GET",
@@ -506,7 +526,7 @@ def operations(api: Api) -> list[Operation]:
             },
             max_stream=MAX_LIST_OCTETS,
             answers={200: ImportedList},
-            problems=(*usual, "sender-refused", "conflict", "busy"),
+            problems=(*usual, *sends),
         ),
         Operation(
             method="GET",
@@ -532,7 +552,7 @@ def operations(api: Api) -> list[Operation]:
                 body=body,
                 query=CampaignQuery,
                 answers={200: Campaign},
-                problems=(*usual, "sender-refused", "conflict", "busy"),
+                problems=(*usual, *sends),
             )
             for word, handler, body, summary in changes
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.operation import Answer, Call, Operation, Time
@@ -15,6 +15,8 @@ class Key(BaseModel):
     scopes: list[str]
     tenant: str
     senders: list[str]
+    credentials: list[str] = Field(description="values of metadata.credential; *: any")
+    priorities: list[int] = Field(description="the first and the last that it may ask for")
     sees: str
     expires_at: Time | None = None
 
@@ -23,7 +25,8 @@ async def _own_key(call: Call) -> Answer:
     caller = call.caller
     return Answer(Key(
         name=caller.name, scopes=sorted(caller.scopes), tenant=caller.tenant,
-        senders=list(caller.senders), sees=caller.sees, expires_at=caller.expires_at,
+        senders=list(caller.senders), credentials=list(caller.credentials),
+        priorities=list(caller.priorities), sees=caller.sees, expires_at=caller.expires_at,
     ))  # fmt: skip
 
 

@@ -35,7 +35,8 @@ from pgmta_features.http_api.problem import Problem
 _PATH = "/v1/messages"
 _MAX_STREAM_OCTETS = 1 << 30  # the database's limit of a message counts
 _PROBLEMS = (
-    "sender-refused", "tenant-refused", "in-flight", "key-reused", "undecided", "refused", "busy",
+    "sender-refused", "tenant-refused", "credential-refused", "priority-refused", "in-flight",
+    "key-reused", "undecided", "refused", "busy",
 )  # fmt: skip
 
 

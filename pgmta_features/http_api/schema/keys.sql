@@ -7,13 +7,18 @@ CREATE TABLE api_keys (
     tenant text COLLATE "C" NOT NULL DEFAULT '' CONSTRAINT api_keys_tenant CHECK (
         octet_length(tenant) <= 64 AND tenant ~ '^([A-Za-z0-9][A-Za-z0-9._@+-]*|[*])?$' COLLATE "C"),
     senders text[] NOT NULL DEFAULT '{}',
+    credentials text[] NOT NULL DEFAULT '{}',
+    priority_first smallint NOT NULL DEFAULT 5,
+    priority_last smallint NOT NULL DEFAULT 5,
     networks cidr[],
     sees text NOT NULL DEFAULT 'own' CONSTRAINT api_keys_sees CHECK (
         sees IN ('own', 'tenant', 'all') AND NOT (sees = 'tenant' AND tenant = '*')),
     expires_at timestamptz,
     revoked_at timestamptz,
     created_at timestamptz NOT NULL DEFAULT now(),
-    created_by text NOT NULL DEFAULT acting()
+    created_by text NOT NULL DEFAULT acting(),
+    CONSTRAINT api_keys_priorities CHECK (
+        0 <= priority_first AND priority_first <= priority_last AND priority_last <= 9)
 );
 COMMENT ON TABLE api_keys IS 'Keys of the HTTP API. A revoked one stays, so that nobody else gets its name and sees its mail.';
 COMMENT ON COLUMN api_keys.name IS 'Its name. messages.submitted_by and the like have key:NAME.';
@@ -22,6 +27,10 @@ COMMENT ON COLUMN api_keys.tenant IS
     'Whose mail it handles: that without a tenant (empty), that of one tenant, or * for any, which each request names.';
 COMMENT ON COLUMN api_keys.senders IS
     'Addresses and domains (@example.org) that sender and From of its mail have; empty: it sends nothing.';
+COMMENT ON COLUMN api_keys.credentials IS
+    'Values of metadata.credential, and credentials of campaigns, that it may name; * is any, and empty none.';
+COMMENT ON COLUMN api_keys.priority_first IS 'Least number for queue.priority that it may ask for.';
+COMMENT ON COLUMN api_keys.priority_last IS 'Greatest number for it.';
 COMMENT ON COLUMN api_keys.networks IS 'Networks that it may be used from; null: any.';
 COMMENT ON COLUMN api_keys.sees IS 'Whose mail it sees and changes: own (what it submitted), tenant (all of its tenant) or all.';
 COMMENT ON COLUMN api_keys.expires_at IS 'When it ends; null: never.';
@@ -31,6 +40,7 @@ COMMENT ON COLUMN api_keys.created_by IS 'Who made it.';
 COMMENT ON CONSTRAINT api_keys_name ON api_keys IS 'It fits into an identifier behind key:.';
 COMMENT ON CONSTRAINT api_keys_scopes ON api_keys IS 'A key without a scope is of no use.';
 COMMENT ON CONSTRAINT api_keys_tenant ON api_keys IS 'As messages.tenant, or *.';
+COMMENT ON CONSTRAINT api_keys_priorities ON api_keys IS '0 to 9.';
 COMMENT ON CONSTRAINT api_keys_sees ON api_keys IS 'All mail of any tenant is called all.';
 
 CREATE TABLE api_secrets (
@@ -57,9 +67,10 @@ COMMENT ON INDEX api_secrets_key IS 'The secrets of a key.';
 
 CREATE FUNCTION api_keys_look(ids text[]) RETURNS TABLE (
     id text, digest bytea, name text, scopes text[], tenant text, senders text[], networks text[], sees text,
-    expires_at timestamptz, seconds double precision
+    credentials text[], priority_first integer, priority_last integer, expires_at timestamptz, seconds double precision
 ) LANGUAGE sql STABLE SECURITY DEFINER ROWS 10 SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT s.id, s.digest, k.name, k.scopes, k.tenant, k.senders, k.networks::text[], k.sees, least(k.expires_at, s.ends_at),
+    SELECT s.id, s.digest, k.name, k.scopes, k.tenant, k.senders, k.networks::text[], k.sees,
+        k.credentials, k.priority_first::integer, k.priority_last::integer, least(k.expires_at, s.ends_at),
         extract(epoch FROM least(k.expires_at, s.ends_at) - now())::double precision
     FROM api_secrets AS s JOIN api_keys AS k ON k.name = s.key
     WHERE s.id = ANY (ids) AND k.revoked_at IS NULL
@@ -79,7 +90,8 @@ COMMENT ON FUNCTION api_key_used IS 'Notes that a secret was used, at most once 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES ('api_keys', '{senders}', 'named', 'true');
 
 INSERT INTO rights (object, role, privileges) VALUES
-    ('api_keys', 'pgmta_operator', 'SELECT, INSERT, UPDATE (scopes, tenant, senders, networks, sees, expires_at, revoked_at)'),
+    ('api_keys', 'pgmta_operator', 'SELECT, INSERT, '
+        'UPDATE (scopes, tenant, senders, credentials, priority_first, priority_last, networks, sees, expires_at, revoked_at)'),
     ('api_keys', 'pgmta_reader', 'SELECT'),
     ('api_secrets', 'pgmta_operator',
         'SELECT (id, key, created_at, ends_at, used_at, used_from), INSERT (id, key, digest), UPDATE (ends_at), DELETE'),

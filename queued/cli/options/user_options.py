@@ -112,7 +112,7 @@ def read_rights(
         any_network=any_network,
         tenant=read_tenant(options["tenant"]),
         metadata=metadata if metadata or no_metadata else None,
-        priorities=_priorities(options["priorities"]) if options["priorities"] else None,
+        priorities=read_priorities(options["priorities"]) if options["priorities"] else None,
     )
 
 
@@ -150,7 +150,8 @@ def read_network(text: str) -> Network:
         raise ConfigError([f"--network {text!r}: {error}"]) from None
 
 
-def _priorities(text: str) -> tuple[int, int]:
+def read_priorities(text: str) -> tuple[int, int]:
+    """Return the first and the last of --priorities. Raises ConfigError."""
     first, _, last = text.partition("-")
     if len(first) == 1 and len(last or first) == 1 and (first + last).isdigit():
         found = int(first), int(last or first)

@@ -45,6 +45,8 @@ def make_key(
     *,
     tenant: str = "",
     senders: list[str] | None = None,
+    credentials: list[str] | None = None,
+    priorities: tuple[int, int] = (5, 5),
     networks: list[str] | None = None,
     sees: str = "own",
     expires: str | None = None,
@@ -54,10 +56,12 @@ def make_key(
     token = new_token()
     with db.transaction():
         db.execute(
-            "INSERT INTO pgmta.api_keys (name, scopes, tenant, senders, networks, sees, expires_at)"
-            " VALUES (%s, %s, %s, %s, %s::cidr[], %s, %s::timestamptz)",
+            "INSERT INTO pgmta.api_keys (name, scopes, tenant, senders, credentials,"
+            " priority_first, priority_last, networks, sees, expires_at)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s::cidr[], %s, %s::timestamptz)",
             (name, wanted or list(SCOPES), tenant,
-             ["@example.org"] if senders is None else senders, networks, sees, expires),
+             ["@example.org"] if senders is None else senders, credentials or [], *priorities,
+             networks, sees, expires),
         )  # fmt: skip
         db.execute(
             "INSERT INTO pgmta.api_secrets (id, key, digest) VALUES (%s, %s, %s)",

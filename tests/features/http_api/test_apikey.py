@@ -37,13 +37,15 @@ def test_a_key_from_its_first_day_to_its_last(
 ) -> None:
     made = run(
         "apikey", "new", "shop", "--scope", "send,messages", "--sender", "@shop.example",
-        "--sender", "Bob@Example.org", "--tenant", "t1", "--sees", "tenant", "--json",
+        "--sender", "Bob@Example.org", "--tenant", "t1", "--sees", "tenant",
+        "--credential", "ses-a", "--priorities", "3-7", "--json",
     )  # fmt: skip
     assert made.exit_code == 0, made.output
     token = json.loads(made.output)["token"]
     assert api.send("GET", "/v1/key", token).members == {
         "name": "shop", "scopes": ["messages", "send"], "tenant": "t1", "sees": "tenant",
-        "senders": ["@shop.example", "Bob@example.org"],
+        "senders": ["@shop.example", "Bob@example.org"], "credentials": ["ses-a"],
+        "priorities": [3, 7],
     }  # fmt: skip
     assert token not in json.dumps(db.execute("SELECT row_to_json(a) FROM audit AS a").fetchall())
 
@@ -67,11 +69,13 @@ def test_a_key_from_its_first_day_to_its_last(
     last = json.loads(run("apikey", "rotate", "shop", "--overlap", "0s", "--json").output)["token"]
     until(lambda: status_of(api, third)[0] == 401)
     assert status_of(api, last)[0] == 200
+    assert run("apikey", "set", "shop", "--credential", "").exit_code == 0
+    assert "credentials  none\npriorities   3-7\n" in run("apikey", "show", "shop").output
     assert run("apikey", "revoke", "shop").output == "key shop revoked\n"
     until(lambda: status_of(api, last) == (401, "key-refused"))
     assert "revoked" in run("apikey", "new", "shop", "--scope", "usage").output
     actions = db.execute("SELECT action, condition FROM audit ORDER BY id").fetchall()
-    words = ["new", *["set"] * 3, *["rotate"] * 3, "revoke"]
+    words = ["new", *["set"] * 3, *["rotate"] * 3, "set", "revoke"]
     assert [action for action, _ in actions] == [f"apikey {word}" for word in words]
     assert {name for _, name in actions} == {"shop"}
 
@@ -106,6 +110,8 @@ def test_a_revocation_holds_within_a_second_in_each_process(
         (["new", "shop", "--scope", "usage", "--expires", "2001-01-01"], "in the past"),
         (["new", "shop", "--scope", "usage", "--tenant", "*"], "--tenant"),
         (["new", "shop", "--scope", "usage", "--any-tenant", "--sees", "tenant"], "--sees all"),
+        (["set", "news", "--priorities", "9-0"], "--priorities"),
+        (["set", "news", "--credential", "*"], "--any-credential"),
         (["set", "news"], "nothing to change"),
         (["set", "nwes", "--scope", "usage"], "did you mean news?"),
         (["revoke", "news", "other"], "there is no key other"),

@@ -29,7 +29,9 @@ def import_csv(api: ServedApi, token: str, content: str | bytes, query: str = ""
 
 
 def test_a_campaign_from_its_template_to_its_end(api: ServedApi, db: psycopg.Connection) -> None:
-    token = make_key(db, "shop", "campaigns templates suppressions", tenant="t1")
+    token = make_key(
+        db, "shop", "campaigns templates suppressions", tenant="t1", credentials=["ses-1"]
+    )
     put_template(api, token)
     made = api.send("POST", PATH, token, {**CAMPAIGN, "scope": "news"})
     assert (made.status, made.headers["location"]) == (201, ONE), made
@@ -85,7 +87,7 @@ def test_a_campaign_from_its_template_to_its_end(api: ServedApi, db: psycopg.Con
 
 
 def test_mistakes_store_nothing(api: ServedApi, db: psycopg.Connection) -> None:
-    token = make_key(db, "shop", "campaigns templates")
+    token = make_key(db, "shop", "campaigns templates", credentials=["ses-1", "no blanks"])
     put_template(api, token)
     bad: list[tuple[dict[str, Any], int, str]] = [
         ({"template": "helo"}, 422, "/template"),
@@ -96,6 +98,9 @@ def test_mistakes_store_nothing(api: ServedApi, db: psycopg.Connection) -> None:
         ({"opens": "09:00", "closes": "17:00", "zone": "Europe/Nowhere"}, 422, "/zone"),
         ({"deadline": "2020-01-01T00:00:00Z"}, 422, "/deadline"),
         ({"sender": "x@other.example"}, 403, "/sender"),
+        ({"credential": "ses-2"}, 403, "/credential"),
+        ({"priority": 4}, 403, "/priority"),
+        ({"priority": 8}, 403, "/priority"),
         ({"nmae": "x"}, 422, "/nmae"),
     ]
     for changes, status, pointer in bad:
@@ -118,9 +123,9 @@ def test_mistakes_store_nothing(api: ServedApi, db: psycopg.Connection) -> None:
 
 
 def test_a_campaign_of_another_tenant_is_not_there(api: ServedApi, db: psycopg.Connection) -> None:
-    one = make_key(db, "one", "campaigns templates", tenant="t1", sees="all")
-    two = make_key(db, "two", "campaigns", tenant="t2", sees="all")
-    every = make_key(db, "every", "campaigns", tenant="*")
+    one = make_key(db, "one", "campaigns templates", tenant="t1", sees="all", credentials=["ses-1"])
+    two = make_key(db, "two", "campaigns", tenant="t2", sees="all", credentials=["ses-1"])
+    every = make_key(db, "every", "campaigns", tenant="*", credentials=["ses-1"])
     put_template(api, one)
     assert api.send("POST", PATH, one, CAMPAIGN).status == 201
     assert import_csv(api, one, "recipient,name\na@h.example,A").status == 200
@@ -142,8 +147,35 @@ def test_a_campaign_of_another_tenant_is_not_there(api: ServedApi, db: psycopg.C
     assert column(db, "SELECT count(*) FROM campaign_jobs") == [0]
 
 
+def test_a_credential_of_another_tenant_tells_nothing_of_it(
+    api: ServedApi, db: psycopg.Connection
+) -> None:
+    one = make_key(db, "one", "campaigns templates", tenant="t1", credentials=["ses-1"])
+    two = make_key(db, "two", "campaigns templates", tenant="t2", credentials=["ses-2"])
+    for token, body in ((one, CAMPAIGN), (two, {**CAMPAIGN, "credential": "ses-2"})):
+        put_template(api, token)
+        assert api.send("POST", PATH, token, body).status == 201
+        assert import_csv(api, token, "recipient,name\na@h.example,A").status == 200
+    # both have the credential: an operator gave it to one of them, who may start nothing with it
+    db.execute("UPDATE campaigns SET credential = 'ses-2', name = 'secret' WHERE tenant = 't1'")
+    for word in ("start", "resume", "retry"):
+        answer = api.send("POST", f"{PATH}/secret/{word}", one, {})
+        assert (answer.status, answer.members["type"]) == (
+            403, "urn:pgmta:problem:credential-refused",
+        )  # fmt: skip
+    db.execute("SELECT campaign_start(id) FROM campaigns WHERE tenant = 't1'")
+    assert column(db, "SELECT campaign_take()") == [1]
+    waits = api.send("POST", f"{ONE}/start", two, {}).members["waits_for"]
+    assert any("credential ses-2, until a campaign of another tenant" in each for each in waits)
+    assert "secret" not in str(waits)
+    obstacles = (
+        "SELECT (campaign_obstacles(id)).user_of_credential FROM campaigns WHERE tenant = 't2'"
+    )
+    assert column(db, obstacles) == ["secret"]  # an operator sees it
+
+
 def test_campaigns_come_in_pages(api: ServedApi, db: psycopg.Connection) -> None:
-    token = make_key(db, "shop", "campaigns templates")
+    token = make_key(db, "shop", "campaigns templates", credentials=["ses-1"])
     put_template(api, token)
     for number in range(7):
         db.execute("SELECT campaign_create(%s, 'ses-1', 'hello')", (f"c{number}",))

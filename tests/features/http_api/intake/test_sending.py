@@ -58,7 +58,7 @@ def content(db: psycopg.Connection, message_id: str) -> bytes:
 
 
 def test_each_form_of_mail_is_stored_for_its_key(api: ServedApi, db: psycopg.Connection) -> None:
-    token = make_key(db, "shop", tenant="t1")
+    token = make_key(db, "shop", tenant="t1", priorities=(2, 5))
     put_template(db, "hello", SOURCE)
     large = bytes(range(256)) * 1000
     files = [
@@ -126,6 +126,10 @@ def test_each_form_of_mail_is_stored_for_its_key(api: ServedApi, db: psycopg.Con
         ({"subject": "a\r\nBcc: eve@b.example"}, (422, "invalid", "/subject")),
         ({"subjekt": "x"}, (422, "invalid", "/subjekt")),
         ({"priority": "5"}, (422, "invalid", "/priority")),
+        ({"priority": 4}, (403, "priority-refused", "/priority")),
+        ({"priority": 6}, (403, "priority-refused", "/priority")),
+        ({"metadata": {"credential": "ses-b"}},
+         (403, "credential-refused", "/metadata/credential")),
         ({"metadata": {"_partid": "w2"}}, (422, "invalid", "/metadata/_partid")),
         ({"template": "hello"}, (422, "invalid", "/to")),
         ({"recipient": "ann@b.example"}, (422, "invalid", "/recipient")),
@@ -286,3 +290,27 @@ def test_a_message_is_no_longer_than_the_database_allows(
     answer = post(api, token, whole[: len(whole) - 300_000 + 90_000], **fields)
     assert problem(answer)[0] == 400, answer
     assert column(db, "SELECT count(*) FROM api_uploads") == [0]
+
+
+def test_a_key_names_its_credentials_and_priorities(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db, "shop", credentials=["ses-a"], priorities=(6, 8))
+    envelope = urlencode({"sender": "shop@example.org", "recipients": "a@b.example"})
+    raw = {"Content_Type": "message/rfc822"}
+    for wanted in ({"metadata": {"credential": "ses-a"}}, {"priority": 8}):
+        assert post(api, token, {**MAIL, **wanted}).status == 202
+    assert post(api, token, RAW, f"?{envelope}", **raw).status == 202
+    refused = post(api, token, RAW, f"?{envelope}&priority=0", **raw)
+    assert problem(refused)[:2] == (403, "priority-refused")
+    bad: list[Any] = ["ses-b", "SES-A", ["ses-a"], 7, {"a": 1}, "*", ""]
+    mails = [{**MAIL, "metadata": {"credential": each}} for each in bad]
+    for each in post(api, token, {"messages": mails}, "/batch").members["data"]:
+        assert each["problem"]["type"] == "urn:pgmta:problem:credential-refused", each
+    body, fields = multipart(
+        ('name="message"', "application/json",
+         json.dumps({"sender": "shop@example.org", "recipients": ["a@b.example"],
+                     "metadata": {"credential": "ses-b"}}).encode()),
+        ('name="content"', "message/rfc822", RAW),
+    )  # fmt: skip
+    assert problem(post(api, token, body, **fields))[1] == "credential-refused"
+    stored = db.execute("SELECT priority, metadata ->> 'credential' FROM queue ORDER BY id")
+    assert stored.fetchall() == [(6, "ses-a"), (8, None), (6, None)]

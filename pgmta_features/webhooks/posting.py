@@ -8,13 +8,14 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from pgmta.errors import DeliveryError
 from pgmta.http.answer_reader import HttpAnswer
 from pgmta.http.client_connection import ClientConnection, ExchangeError, reason_of
+from pgmta.logs import get
 from pgmta.mail.text import printable
 from pgmta_features.webhooks.endpoint import EndpointUrl
 from pgmta_features.webhooks.reach import Reach, Unreachable
@@ -28,12 +29,14 @@ _MAX_BODY_OCTETS = 4096  # of an answer: nobody reads it
 _MAX_REASON_CHARACTERS = 100
 _DIGITS = re.compile(r"\d{1,9}", re.ASCII)
 
+log = get("webhooks")
+
 
 @dataclass(frozen=True, slots=True)
 class Posted:
     """The outcome of a request: the status, 0 without an answer, and what it says.
 
-    `retry_after` is in seconds, None if the answer does not say.
+    `retry_after` is in seconds, None if the answer does not say, or the events are accepted.
     """
 
     status: int
@@ -69,7 +72,10 @@ class EndpointConnection:
         self._used = 0.0  # the last time, by the monotonic clock
 
     async def post(self, fields: Mapping[str, str], body: bytes) -> Posted:
-        """Send a body with these header fields, and return the outcome."""
+        """Send a body with these header fields, and return the outcome.
+
+        No answer raises: it would end the loop of the endpoint, which would post the same again.
+        """
         lines = [
             f"POST {self._url.target} HTTP/1.1",
             f"Host: {self._url.authority}",
@@ -90,6 +96,9 @@ class EndpointConnection:
             reason = str(error)
         except OSError as error:
             reason = reason_of(error)
+        except Exception as error:  # a defect of ours: the loop goes on
+            log.error("request failed unexpectedly", host=self._url.host, exc_info=True)
+            reason = f"unexpected {type(error).__name__}"
         except BaseException:
             self.close()
             raise
@@ -153,7 +162,10 @@ def _posted(answer: HttpAnswer) -> Posted:
     reason = printable(f"{answer.status} {answer.reason}".strip())[:_MAX_REASON_CHARACTERS]
     if 300 <= answer.status < 400:
         reason = f"{reason}: redirects are not followed"
-    return Posted(answer.status, reason, _seconds(answer.fields.get("retry-after", "")))
+    posted = Posted(answer.status, reason)
+    if posted.accepted:
+        return posted
+    return replace(posted, retry_after=_seconds(answer.fields.get("retry-after", "")))
 
 
 def _seconds(text: str) -> float | None:
@@ -163,7 +175,7 @@ def _seconds(text: str) -> float | None:
         return float(text)
     try:
         at = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return max(0.0, (at - datetime.now(UTC)).total_seconds())

@@ -109,6 +109,29 @@ async def test_outcomes(answer: list[bytes], status: int, reason: str) -> None:
     assert posted.retry_after == (7.0 if status == 503 else None)
 
 
+NEVER = "Retry-After: Mon, 01 Jan 99999999999999 00:00:00 GMT"
+
+
+@pytest.mark.parametrize("status", [204, 503])
+async def test_a_time_beyond_all_times_is_no_time(status: int) -> None:
+    async with serving(ScriptedServer(lambda _: said(f"{status} x", b"", NEVER))) as server:
+        assert await post(f"http://shop.example:{server.port}/") == Posted(status, f"{status} x")
+
+
+async def test_retry_after_of_an_answer_that_accepts_is_not_read() -> None:
+    async with serving(ScriptedServer(lambda _: said("204 x", b"", "Retry-After: 7"))) as server:
+        assert await post(f"http://shop.example:{server.port}/") == Posted(204, "204 x")
+
+
+async def test_an_error_that_nobody_expects_is_a_failure_of_the_request() -> None:
+    async def find(_: str) -> list[str]:
+        raise OverflowError
+
+    url = EndpointUrl.parse("https://shop.example/")
+    made = EndpointConnection(url, Reach([], find), ssl.create_default_context, of_tenant=False)
+    assert await made.post({}, b"{}") == Posted(0, "unexpected OverflowError")
+
+
 async def test_a_body_without_end_is_not_read() -> None:
     begin = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     script = [begin, *[b"1000\r\n" + b"x" * 4096 + b"\r\n"] * 100, HANG]

@@ -197,7 +197,7 @@ DECLARE
     old webhooks;
 BEGIN
     -- before the endpoint is locked and looked for, as webhook_add() does by events_subscribe()
-    PERFORM FROM mutexes AS m WHERE m.name = 'subscriptions of events' FOR UPDATE;
+    PERFORM event_subscriptions_lock();
     old := webhook_known(endpoint, tenant, viewer);
     DELETE FROM webhooks AS w WHERE w.id = old.id;
     PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook remove', '{}');

@@ -95,13 +95,38 @@ END $$;
 COMMENT ON FUNCTION queue_released_events IS 'Writes the event of a row that is on hold no more.';
 
 CREATE FUNCTION suppressions_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    message CONSTANT bigint := substring(NEW.source FROM 'message ([0-9]{1,18})$');
+    -- a client may have written the source: it must not make an event of mail that is another tenant's
+    known CONSTANT boolean := EXISTS (
+            SELECT FROM queue AS q
+            WHERE q.message_id = message AND q.tenant = NEW.tenant
+                AND mailbox_key(row_address(q.recipient, q.domain)) = NEW.address)
+        OR EXISTS (
+            SELECT FROM attempts AS a
+            WHERE a.message_id = message AND a.tenant = NEW.tenant
+                AND mailbox_key(row_address(a.recipient, a.domain)) = NEW.address);
 BEGIN
-    PERFORM event_put(NEW.reason, substring(NEW.source FROM 'message ([0-9]{1,18})$')::bigint, NULL, NULL, NULL,
+    PERFORM event_put(NEW.reason, CASE WHEN known THEN message END, NULL, NULL, NULL,
         jsonb_build_object('recipient', NEW.address, 'tenant', NEW.tenant, 'reason', NEW.source));
     RETURN NULL;
 END $$;
-COMMENT ON FUNCTION suppressions_events IS 'Writes the event of a recipient who unsubscribed or complained about some mail.';
+COMMENT ON FUNCTION suppressions_events IS
+    'Writes the event of a recipient who unsubscribed or complained about some mail. It names the message only if that is of the '
+    'tenant and had this recipient.';
+
+CREATE FUNCTION event_subscriptions_lock() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM FROM mutexes AS m WHERE m.name = 'subscriptions of events' FOR UPDATE;
+    -- The snapshot of each later statement is newer than the lock, so it sees the subscriptions that its last owner has left.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'subscriptions to events are made and ended in READ COMMITTED only'
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+END $$;
+COMMENT ON FUNCTION event_subscriptions_lock IS
+    'Has the transaction change subscriptions alone. Raises object_not_in_prerequisite_state beyond READ COMMITTED.';
 
 CREATE FUNCTION events_subscribe(name text, kind text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp
@@ -110,7 +135,7 @@ CREATE FUNCTION events_subscribe(name text, kind text) RETURNS boolean LANGUAGE 
 DECLARE
     present event_subscriptions;
 BEGIN
-    PERFORM FROM mutexes AS m WHERE m.name = 'subscriptions of events' FOR UPDATE;
+    PERFORM event_subscriptions_lock();
     SELECT * INTO present FROM event_subscriptions AS s WHERE s.name = events_subscribe.name;
     IF FOUND THEN
         IF present.kind <> events_subscribe.kind THEN
@@ -119,25 +144,25 @@ BEGIN
         PERFORM prove_earlier();
         RETURN false;
     END IF;
-    IF NOT EXISTS (SELECT FROM event_subscriptions) THEN PERFORM event_triggers_make(); END IF;
+    IF NOT EXISTS (SELECT FROM event_subscriptions) THEN PERFORM event_triggers_change(true); END IF;
     INSERT INTO event_subscriptions (name, kind) VALUES (events_subscribe.name, events_subscribe.kind);
     RETURN true;
 END $$;
 COMMENT ON FUNCTION events_subscribe IS
     'Subscribes to events, and returns whether the subscription is new. From its commit on each outcome has its event. The '
     'first one makes the triggers, and gives up after 0.2 s (lock_not_available) if open transactions have changed mail: '
-    'repeat it.';
+    'repeat it. That of a key also does while the last try of any key is less than 5 s ago.';
 
 CREATE FUNCTION events_unsubscribe(name text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '0.2s' AS $$
 BEGIN
-    PERFORM FROM mutexes AS m WHERE m.name = 'subscriptions of events' FOR UPDATE;
+    PERFORM event_subscriptions_lock();
     DELETE FROM event_subscriptions AS s WHERE s.name = events_unsubscribe.name;
     IF NOT FOUND THEN
         PERFORM prove_earlier();
         RETURN false;
     END IF;
-    IF NOT EXISTS (SELECT FROM event_subscriptions) THEN PERFORM event_triggers_drop(); END IF;
+    IF NOT EXISTS (SELECT FROM event_subscriptions) THEN PERFORM event_triggers_change(false); END IF;
     RETURN true;
 END $$;
 COMMENT ON FUNCTION events_unsubscribe IS
@@ -195,6 +220,32 @@ BEGIN
     COMMENT ON TRIGGER suppressions_changed_events ON suppressions IS 'Events of recipients who unsubscribed or complained, of addresses that were suppressed before.';
 END $$;
 COMMENT ON FUNCTION event_triggers_make IS 'Makes the triggers that write events.';
+
+-- setval() stays after a rollback, so that the processes of the API know of the tries of each other
+CREATE SEQUENCE event_triggers_tried MINVALUE 0 START 0;
+COMMENT ON SEQUENCE event_triggers_tried IS
+    'When a key last tried to make or drop the triggers that write events, in seconds since 1970; 0: the last try succeeded.';
+
+CREATE FUNCTION event_triggers_change(wanted boolean) RETURNS void LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    pause_s CONSTANT integer := 5;
+    seconds CONSTANT bigint := extract(epoch FROM clock_timestamp());
+    of_key CONSTANT boolean := acting() LIKE 'key:%';
+BEGIN
+    -- each try stops intake for the time of its lock, and programs that poll would try without end
+    IF of_key THEN
+        IF seconds < pg_sequence_last_value('event_triggers_tried') + pause_s THEN
+            RAISE EXCEPTION 'open transactions have changed mail' USING ERRCODE = 'lock_not_available';
+        END IF;
+        PERFORM setval('event_triggers_tried', seconds);
+    END IF;
+    IF wanted THEN PERFORM event_triggers_make(); ELSE PERFORM event_triggers_drop(); END IF;
+    IF of_key THEN PERFORM setval('event_triggers_tried', 0); END IF;
+END $$;
+COMMENT ON FUNCTION event_triggers_change IS
+    'Makes or drops the triggers that write events. Raises lock_not_available as their lock does, and for a key within 5 s after '
+    'that of another try.';
 
 CREATE FUNCTION event_triggers_drop() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN

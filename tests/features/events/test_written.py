@@ -128,6 +128,41 @@ def test_who_unsubscribes_or_complains_about_mail_has_one_event(db: psycopg.Conn
     assert (document["recipient"], document["message_id"]) == ("x@b.example", str(message))
 
 
+def test_a_source_that_a_client_wrote_names_no_mail_of_others(db: psycopg.Connection) -> None:
+    subscribe(db)
+    for place, tenant in ((101, "ta"), (102, "tb")):
+        attempt(db, place, place, tenant=tenant, recipient="x@b.example", event="delivered")
+    waiting = send(db, "X@b.example")
+    for address, tenant, source in (
+        ("x@b.example", "ta", "message 102"),
+        ("x@b.example", "ta", f"message {waiting}"),
+        ("y@b.example", "ta", "message 101"),
+        ("z@b.example", "ta", "message 9"),
+        ("x@b.example", "tb", "message 102"),
+        ("x@b.example", "", f"unsubscribe link of message {waiting}"),
+    ):
+        db.execute(
+            "SELECT suppress(%s, tenant => %s, reason => 'complained', source => %s)",
+            (address, tenant, source),
+        )
+    number(db)
+    found = [e for e in events(db) if e.kind == "complained"]
+    assert [e.message_id for e in found] == [None, None, None, None, 102, waiting]
+    assert {(e.document or {}).get("tenant") for e in found[:4]} == {"ta"}
+
+
+def test_subscriptions_change_in_read_committed_only(db: psycopg.Connection, database: str) -> None:
+    """An older snapshot shows subscriptions that have ended, and triggers would be missing."""
+    subscribe(db, "one")
+    with psycopg.connect(database) as other:
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        for call in ("events_subscribe('two', 'reader')", "events_unsubscribe('one')",
+                     "events_subscribe('one', 'reader')"):  # fmt: skip
+            with pytest.raises(errors.ObjectNotInPrerequisiteState, match="READ COMMITTED"):
+                other.execute(f"SELECT {call}".encode())
+            other.rollback()
+
+
 def test_triggers_are_there_while_somebody_subscribes(db: psycopg.Connection) -> None:
     assert db.execute(TRIGGERS.encode()).fetchall() == []
     for name in ("one", "two", "one"):

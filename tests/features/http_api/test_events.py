@@ -202,4 +202,26 @@ def test_a_subscription_that_meets_an_open_transaction_is_tried_again(
         answer = api.send("GET", "/v1/events", token)
         assert (answer.status, answer.headers["retry-after"]) == (503, "2"), answer.body
         assert fetch(db, "SELECT count(*) FROM event_subscriptions") == (0,)
+    assert fetch(db, TRIED)[0] > 0
+    db.execute("SELECT setval('event_triggers_tried', 0)")  # as if its pause were over
     assert page(api, token)["data"] == []
+    assert fetch(db, TRIED) == (0,)
+
+
+TRIED = "SELECT last_value FROM event_triggers_tried"
+
+
+def test_keys_together_try_to_subscribe_now_and_then(
+    db: psycopg.Connection, api: ServedApi
+) -> None:
+    """Intake waits behind each try."""
+    soon = "extract(epoch FROM now() + '1 hour')::bigint"
+    db.execute(f"SELECT setval('event_triggers_tried', {soon})".encode())
+    tokens = [make_key(db, name, "events") for name in ("shop", "bank")]
+    for token in tokens:
+        answer = api.send("GET", "/v1/events", token)
+        assert (answer.status, answer.members["type"]) == (503, "urn:pgmta:problem:busy")
+        assert int(answer.headers["retry-after"]) > 0
+    db.execute("SELECT events_subscribe('x', 'reader')")  # an operator is patient
+    for token in tokens:
+        assert page(api, token)["data"] == []

@@ -150,6 +150,20 @@ def test_who_adds_one_waits_for_who_removes_the_last_one(
     assert fetch(db, TRIGGERS) == (1,)
 
 
+def test_endpoints_come_and_go_in_read_committed_only(
+    db: psycopg.Connection, database: str, add: Add
+) -> None:
+    endpoint = add("https://shop.example/")
+    with psycopg.connect(database) as other:
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        for call in (f"webhook_remove({endpoint}, NULL, NULL)",
+                     "webhook_add('x', 'https://x', NULL, '{}', 'file:x', NULL, 1, NULL, NULL)",
+                     ):  # fmt: skip
+            with pytest.raises(errors.ObjectNotInPrerequisiteState, match="READ COMMITTED"):
+                other.execute(f"SELECT pgmta.{call}".encode())
+            other.rollback()
+
+
 def test_webhooks_keep_their_subscription(db: psycopg.Connection, add: Add) -> None:
     endpoint = add("https://shop.example/")
     with pytest.raises(errors.ObjectInUse, match="there are webhooks"):

@@ -26,6 +26,12 @@ async def checks(examination: Examination) -> dict[str, Check]:
                     f"webhook {name} is suspended: {reason}",
                     f"mend the endpoint, and `queuectl webhook enable {name}` posts all since then",
                 )
+            elif row["unsubscribed"]:
+                yield error(
+                    "webhooks",
+                    f"webhook {name} gets no events: its subscription is missing",
+                    "as an operator: `SELECT pgmta.events_subscribe('webhooks', 'webhook')`",
+                )
             elif row["alone"]:
                 yield warning(
                     "webhooks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import psycopg
@@ -17,6 +17,7 @@ from pgmta_features.webhooks.endpoint import fits
 from pgmta_features.webhooks.posting import EndpointConnection, Posted
 from pgmta_features.webhooks.retries import GIVE_UP_S, Halving, wait_after
 from pgmta_features.webhooks.signing import Secrets, signed_fields
+from pgmta_features.webhooks.slots import Slots
 from pgmta_features.webhooks.store import Claimed, Endpoint, EventRow, WebhookTable
 
 _DATABASE_PAUSE_S = 2.0  # after PostgreSQL could not be asked
@@ -26,8 +27,6 @@ _GONE = 410
 
 log = get("webhooks")
 
-type Slot = Callable[[bool], AbstractAsyncContextManager[None]]
-"""Waits for a place among the requests of the process: of endpoints that fail few may run."""
 type Notice = Callable[[Endpoint, str], tuple[str, bytes]]
 """Returns sender and content of the mail to the owner, for a reason."""
 
@@ -41,13 +40,13 @@ class EndpointLoop:
 
     def __init__(
         self, claimed: Claimed, table: WebhookTable, connection: EndpointConnection,
-        secrets: Secrets, slot: Slot, notice: Notice, rest: Callable[[], float],
+        secrets: Secrets, slots: Slots, notice: Notice, rest: Callable[[], float],
     ) -> None:  # fmt: skip
         self.endpoint = Endpoint(claimed.settings)
         self._table = table
         self._connection = connection
         self._secrets = secrets
-        self._slot = slot
+        self._slots = slots
         self._notice = notice
         self._rest = rest
         self._failures = claimed.failures
@@ -237,7 +236,7 @@ class EndpointLoop:
         known = [each for each in secrets if each]
         message = f"msg_{settings.id}_{events[0].id}_{events[-1].id}_{len(events)}"
         body = batch_body(events)
-        async with self._slot(self._failures > 0):
+        async with self._slots.take(self.endpoint.owner, self._failures > 0):
             posted = await self._connection.post(
                 signed_fields(known, message, datetime.now(UTC), body), body
             )

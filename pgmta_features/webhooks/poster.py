@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 
 import psycopg
@@ -19,6 +18,7 @@ from pgmta_features.webhooks.config import Webhooks
 from pgmta_features.webhooks.endpoint_loop import EndpointLoop
 from pgmta_features.webhooks.notice import make_notice
 from pgmta_features.webhooks.posting import EndpointConnection
+from pgmta_features.webhooks.slots import Slots
 from pgmta_features.webhooks.store import ANY_WEBHOOK, Claimed, Endpoint, Settings, WebhookTable
 from pgmta_features.webhooks.trial import find_reach
 from queued.config import QueuedConfig
@@ -33,8 +33,6 @@ _LOOK_INTERVAL_S = 1.0  # for a first endpoint
 _LISTEN_PAUSE_S = 1.0
 _RELEASE_TIMEOUT_S = 2.0
 _CONNECTIONS = 3  # to PostgreSQL
-_MAX_REQUESTS = 100  # under way at once
-_MAX_FAILING_REQUESTS = 20  # of these to endpoints whose last one failed: others have room
 _READS_PER_S = 500.0  # of the log of events, by all endpoints together
 _EVENTS_CHANNEL = "pgmta_events"
 
@@ -63,8 +61,7 @@ class Poster:
         self._tasks: dict[Settings, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._listener: asyncio.Task[None] | None = None
-        self._requests = asyncio.Semaphore(_MAX_REQUESTS)
-        self._failing = asyncio.Semaphore(_MAX_FAILING_REQUESTS)
+        self._slots = Slots()
         self._config: QueuedConfig | None = None
         self._failed = False
         process.orders.add_reader("webhooks", self._told)
@@ -142,7 +139,7 @@ class Poster:
             endpoint.url, self._reach, lambda: self._contexts.pkix, of_tenant=endpoint.of_tenant
         )
         loop = EndpointLoop(
-            claimed, self._table, connection, self._secrets, self._slot, self._notice, self._rest
+            claimed, self._table, connection, self._secrets, self._slots, self._notice, self._rest
         )
         self._loops[settings] = loop
         self._tasks[settings] = start_part(f"webhook {settings.id}", loop.run)
@@ -152,15 +149,6 @@ class Poster:
         task = self._tasks.pop(settings)
         task.cancel()
         await asyncio.wait([task])
-
-    @asynccontextmanager
-    async def _slot(self, failing: bool) -> AsyncIterator[None]:
-        if failing:
-            async with self._failing, self._requests:
-                yield
-        else:
-            async with self._requests:
-                yield
 
     def _notice(self, endpoint: Endpoint, reason: str) -> tuple[str, bytes]:
         settings = endpoint.settings

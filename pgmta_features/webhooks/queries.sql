@@ -9,7 +9,7 @@ WHERE w.id IN (
     WHERE h.state IN ('active', 'failing')
         AND (h.leased_by = %(worker)s OR h.leased_until IS NULL OR h.leased_until < now())
     ORDER BY h.id FOR UPDATE)
-RETURNING w.id, w.revision, w.name, w.tenant, w.url, w.condition::text, w.secret,
+RETURNING w.id, w.revision, w.name, w.tenant, w.viewer, w.url, w.condition::text, w.secret,
     CASE WHEN w.earlier_until > now() THEN w.earlier_secret END, w.owner, w.batch, w.failures,
     coalesce(extract(epoch FROM w.next_at - now()), 0)::float8,
     EXISTS (SELECT FROM pgmta.webhook_failures AS f WHERE f.webhook_id = w.id AND f.asked_at IS NOT NULL)
@@ -86,5 +86,6 @@ WHERE f.webhook_id = %(id)s AND f.event_id > %(after)s ORDER BY f.event_id LIMIT
 
 -- name: unwell
 SELECT w.id, w.name, w.state, w.reason, w.failing_since, extract(epoch FROM now() - w.failing_since)::float8 AS seconds,
-    w.leased_until IS NULL OR w.leased_until < now() AS alone, pgmta.webhook_lag(w.cursor) AS lag
+    w.leased_until IS NULL OR w.leased_until < now() AS alone,
+    NOT EXISTS (SELECT FROM pgmta.event_subscriptions AS s WHERE s.kind = 'webhook') AS unsubscribed, pgmta.webhook_lag(w.cursor) AS lag
 FROM pgmta.webhooks AS w WHERE w.state <> 'disabled' ORDER BY w.id

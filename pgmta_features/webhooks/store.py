@@ -24,12 +24,16 @@ class Settings(NamedTuple):
     revision: int
     name: str
     tenant: str | None
+    viewer: str | None
     url: str
     condition: str
     secret: str
     earlier_secret: str | None
     owner: str | None
     batch: int
+
+
+_SETTINGS = len(Settings._fields)
 
 
 class Claimed(NamedTuple):
@@ -43,6 +47,10 @@ class Claimed(NamedTuple):
     failures: int
     wait: float
     replays: bool
+
+
+type Owner = tuple[str | None, str | None]
+"""Tenant and viewer: endpoints that one customer may have made."""
 
 
 class EventRow(NamedTuple):
@@ -75,6 +83,11 @@ class Endpoint:
         """Whether it is an endpoint of a tenant, who may not reach our networks."""
         return bool(self.settings.tenant)
 
+    @property
+    def owner(self) -> Owner:
+        """Whose endpoint it is."""
+        return self.settings.tenant, self.settings.viewer
+
 
 class WebhookTable:
     """Its statements. Each method raises StoreUnavailable, psycopg.Error.
@@ -89,7 +102,7 @@ class WebhookTable:
     async def claim(self, lease: float) -> list[Claimed]:
         """Lease what is free, and renew the leases; return all that this process has."""
         rows = await self._links.run(_SQL["claim"], {"worker": self._worker, "lease": lease})
-        return [Claimed(Settings(*row[:10]), *row[10:]) for row in rows]
+        return [Claimed(Settings(*row[:_SETTINGS]), *row[_SETTINGS:]) for row in rows]
 
     async def release(self) -> None:
         """Give the endpoints back, so that another process need not wait."""

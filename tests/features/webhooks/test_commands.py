@@ -141,6 +141,20 @@ def test_doctor_names_endpoints_that_get_nothing(
     ]
 
 
+def test_doctor_names_endpoints_without_the_subscription(
+    operator: Operator, db: psycopg.Connection, add: Add
+) -> None:
+    add("https://shop.example/")
+    db.execute("ALTER TABLE pgmta.event_subscriptions DISABLE TRIGGER webhooks_subscribed")
+    db.execute("SELECT pgmta.events_unsubscribe('webhooks')")
+    (found,) = diagnosed(operator.database, lambda e: _check(e))
+    assert found.finding == "webhook shop gets no events: its subscription is missing"
+    assert found.remedy
+    db.execute(found.remedy.partition("`")[2].partition("`")[0].encode())
+    (found,) = diagnosed(operator.database, lambda e: _check(e))
+    assert found.finding == "no queued posts for webhook shop"
+
+
 async def _check(examination: Any) -> Any:
     found = await checks(examination)
     async for each in found["webhooks"]():

@@ -1,0 +1,41 @@
+"""The places of requests: how many run at once, so that slow endpoints leave room for others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+
+from pgmta_features.webhooks.store import Owner
+
+MAX_REQUESTS = 100
+"""Under way at once."""
+MAX_FAILING_REQUESTS = 20
+"""Of these, to endpoints whose last one failed."""
+MAX_REQUESTS_OF_OWNER = 10
+"""Of these, to endpoints of one tenant and viewer; and as many to those of them that fail."""
+
+
+class Slots:
+    """The places of a process."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(MAX_REQUESTS)
+        self._failing = asyncio.Semaphore(MAX_FAILING_REQUESTS)
+        self._of_owner: defaultdict[tuple[Owner, bool], asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(MAX_REQUESTS_OF_OWNER)
+        )
+
+    @asynccontextmanager
+    async def take(self, owner: Owner, failing: bool) -> AsyncIterator[None]:
+        """Wait for a place of an owner; `failing` says whether the endpoint's last request failed.
+
+        The place among all comes last: whoever waits for another one does not hold it.
+        """
+        async with (
+            self._of_owner[owner, failing],
+            self._failing if failing else nullcontext(),
+            self._all,
+        ):
+            yield

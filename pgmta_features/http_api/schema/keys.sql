@@ -87,7 +87,7 @@ CREATE FUNCTION api_key_used(secret_id text, client inet) RETURNS void LANGUAGE 
 $$;
 COMMENT ON FUNCTION api_key_used IS 'Notes that a secret was used, at most once a minute over all processes.';
 
-INSERT INTO forget_columns (relation, names, way, condition) VALUES ('api_keys', '{senders}', 'named', 'true');
+INSERT INTO forget_columns (relation, names, way, condition) VALUES ('api_keys', '{senders,credentials}', 'named', 'true');
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('api_keys', 'pgmta_operator', 'SELECT, INSERT, '

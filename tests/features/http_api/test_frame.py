@@ -49,7 +49,7 @@ def test_who_may_ask(api: ServedApi, db: psycopg.Connection) -> None:
     assert answer.status == 200
     assert answer.members == {
         "name": "shop", "scopes": ["messages", "send"], "tenant": "t1",
-        "senders": ["@shop.example"], "sees": "own",
+        "senders": ["@shop.example"], "sees": "own", "credentials": [], "priorities": [5, 5],
     }  # fmt: skip
     assert answer.headers["ratelimit-policy"] == '"key";q=1000;w=1'
     other = token[:-1] + ("a" if token[-1] != "a" else "b")

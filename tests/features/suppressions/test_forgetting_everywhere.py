@@ -61,7 +61,8 @@ NAMED = {
     "rules.reason", "rules.quarantine", "suspensions.value", "suspensions.tag", "templates.sender",
     "templates.from_field", "templates.reply_to", "templates.subject", "templates.body",
     "templates.html", "templates.headers", "users.name", "users.senders", "users.metadata",
-    "api_keys.senders", "webhooks.url", "webhooks.condition", "webhooks.owner",
+    "api_keys.senders", "api_keys.credentials", "webhooks.url", "webhooks.condition",
+    "webhooks.owner",
     "workers.name", "workers.condition",
     "queue.sender", "queue.recipient", "campaign_recipients.recipient", "suppressions.address",
 }  # fmt: skip
@@ -203,7 +204,7 @@ def _plant_orders(db: psycopg.Connection) -> None:
     _put(db, "suspensions", kind="sender", value=KEY, reason="r", tag=KEY)
     _put(db, "users", name=KEY, password="$argon2id$", version=1, senders=[KEY],
          metadata={"mail": KEY})  # fmt: skip
-    _put(db, "api_keys", name="shop", scopes=["send"], senders=[KEY])
+    _put(db, "api_keys", name="shop", scopes=["send"], senders=[KEY], credentials=[KEY])
     _put(db, "webhooks", name="mine", url=f"https://a.example/{KEY}", owner=KEY, batch=1,
          condition={"sender": KEY}, secret="file:x", cursor="1.1.1")  # fmt: skip
     _put(db, "workers", owner="o", name=KEY, action="hold", condition=KEY, reach="true")

@@ -22,6 +22,7 @@ from pgmta.postgres.operator import connected
 from pgmta_features.events.kinds import KINDS
 from pgmta_features.webhooks.config import Webhooks as WebhookSettings
 from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, check_kinds, read_condition
+from pgmta_features.webhooks.reach import check_public
 from pgmta_features.webhooks.signing import Secrets
 from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, View, Webhooks
 from queued.cli.options.queue_command import (
@@ -124,9 +125,12 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _url(text: str) -> str:
+def _url(text: str, tenant: str | None) -> str:
+    """Return the URL of an endpoint, also one of a tenant. Raises ConfigError."""
     try:
-        EndpointUrl.parse(text)
+        url = EndpointUrl.parse(text)
+        if tenant:
+            check_public(url)
     except ValueError as error:
         raise ConfigError([f"URL: {error}"]) from None
     return text
@@ -175,7 +179,7 @@ async def add(
     given |= {"batch": DEFAULT_BATCH} | _settings(options)
     settings, secrets = _secrets(config)
     reference = _reference(settings, secrets, secret)
-    place = _url(url)
+    place = _url(url, tenant)
     async with connected(database_of(config)) as db:
         webhooks = Webhooks(db, View(who(), tenant=tenant))
         try:
@@ -202,7 +206,7 @@ async def set_webhook(
     """Change an endpoint; the rest stays as it is."""
     changes = _settings(options)
     if url:
-        changes["url"] = _url(url)
+        changes["url"] = url
     if all_kinds:
         changes["kinds"] = None
     if all_mail:
@@ -211,6 +215,8 @@ async def set_webhook(
         raise ConfigError(["nothing to change: give at least one option"])
     async with _webhooks(config) as webhooks:
         found = await _find(webhooks, name)
+        if url:
+            _url(url, found["tenant"])
         await webhooks.change(found["id"], changes)
     print_line(f"webhook {found['name']} changed")
 

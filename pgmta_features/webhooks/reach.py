@@ -15,6 +15,7 @@ from queued.delivery.dns.forbidden import Address, Network, embedded
 
 _UNICAST = IPv6Network("2000::/3")  # all global unicast addresses that IANA has given away
 _NAT64 = IPv6Network("64:ff9b::/96")  # leads to the IPv4 address in it (RFC 6052)
+_NOT_PUBLIC = "the host has no public address"
 
 type FindAddresses = Callable[[str], Awaitable[list[str]]]
 """Returns the IP addresses of a host, at least one. Raises DeliveryError."""
@@ -34,6 +35,27 @@ def is_public(address: Address) -> bool:
         outer = address in _NAT64 or (address in _UNICAST and address.is_global)
         return outer and not address.is_multicast and all(map(is_public, inner))
     return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+def check_public(url: EndpointUrl) -> None:
+    """Raise ValueError for a URL that no endpoint of a tenant can have, wherever its name leads."""
+    try:
+        address = ipaddress.ip_address(url.host)
+    except ValueError:
+        address = None  # a name, whose addresses are judged for each connection
+    if address and not is_public(address):
+        raise ValueError(_NOT_PUBLIC)
+    if refusal := _refusal_of_public(url):
+        raise ValueError(refusal)
+
+
+def _refusal_of_public(url: EndpointUrl) -> str:
+    """Return why a public host is not asked; '' if it is."""
+    if not url.tls:
+        return "a public host is asked by https alone"
+    if not url.usual_port:
+        return f"a public host is not asked at port {url.port}"
+    return ""
 
 
 class Reach:
@@ -67,12 +89,8 @@ class Reach:
         if not is_public(address):
             # a tenant learns nothing of a network that it does not see
             shown = "" if of_tenant else f" {address}, which webhooks.networks lacks"
-            return f"the host has no public address{shown}"
-        if not url.tls:
-            return "a public host is asked by https alone"
-        if not url.usual_port:
-            return f"a public host is not asked at port {url.port}"
-        return ""
+            return f"{_NOT_PUBLIC}{shown}"
+        return _refusal_of_public(url)
 
     def _listed(self, address: Address) -> bool:
         """Return whether all networks that the address may lead to are allowed."""

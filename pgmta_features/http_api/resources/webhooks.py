@@ -21,6 +21,7 @@ from pgmta_features.http_api.operation import Answer, Call, Id, Operation, Page,
 from pgmta_features.http_api.problem import Problem, not_found
 from pgmta_features.webhooks.config import WebhookKeys
 from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, check_kinds, read_condition
+from pgmta_features.webhooks.reach import check_public
 from pgmta_features.webhooks.signing import Secrets
 from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, View, Webhooks
 
@@ -231,6 +232,7 @@ class WebhookResource:
         body: NewWebhook = call.body
         reference, secret = self._new_secret()
         tenant_of(call.caller, body.tenant)
+        _check_reach(view_of(call.caller, body.tenant), body.url)
 
         async def work() -> int:
             try:
@@ -273,6 +275,7 @@ class WebhookResource:
     async def change(self, call: Call) -> Answer:
         """Change an endpoint."""
         body: WebhookChange = call.body
+        _check_reach(view_of(call.caller), body.url)
         changes = {name: getattr(body, name) for name in body.model_fields_set}
         if body.condition is not None:
             changes["condition"] = body.condition.texts()
@@ -340,6 +343,16 @@ def view_of(caller: Caller, tenant: str | None = None) -> View:
         return View(caller.acting, tenant)
     viewer = caller.acting if caller.sees == "own" else None
     return View(caller.acting, tenant if own is None else own, viewer)
+
+
+def _check_reach(view: View, url: str | None) -> None:
+    """Raise Problem for a URL that no endpoint of the view's tenant can have."""
+    if not (view.tenant and url):
+        return
+    try:
+        check_public(EndpointUrl.parse(url))
+    except ValueError as error:
+        raise Problem(422, "invalid", f"{error}.", pointer="/url") from None
 
 
 def _number(text: str) -> int:

@@ -70,6 +70,8 @@ def test_an_endpoint_is_made_changed_and_removed(api: ServedApi, db: psycopg.Con
     ({"kinds": ["bounce"]}, "/kinds/0", "bounced"),
     ({"url": "ftp://x"}, "/url", ""),
     ({"url": "https://u:p@x.example/"}, "/url", ""),
+    ({"url": "https://127.0.0.1/"}, "/url", "no public address"),
+    ({"url": "http://shop.example/"}, "/url", "by https alone"),
     ({"urll": "https://x.example/"}, "/urll", "url"),
     ({"name": "a b"}, "/name", ""),
     ({"batch": 1001}, "/batch", ""),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgmta_features.webhooks.endpoint import EndpointUrl, fits, read_condition
-from pgmta_features.webhooks.reach import Reach, Unreachable, is_public
+from pgmta_features.webhooks.reach import Reach, Unreachable, check_public, is_public
 from pgmta_features.webhooks.retries import MAX_WAIT_S, Halving, wait_after
 
 
@@ -102,6 +102,19 @@ async def test_what_a_host_may_be() -> None:
     with pytest.raises(Unreachable, match="no public address") as error:
         await found("https://inner/", of_tenant=True)
     assert "10.0.0.1" not in str(error.value)  # a tenant learns nothing of our network
+
+
+def test_urls_that_no_endpoint_of_a_tenant_can_have() -> None:
+    for url in ("https://shop.example/", "https://93.184.215.14:8443/", "https://[2606:4700::1]/"):
+        check_public(EndpointUrl.parse(url))
+    for url, reason in {
+        "https://10.0.0.1/": "no public address",
+        "https://[::1]/": "no public address",
+        "http://shop.example/": "by https alone",
+        "https://shop.example:25/": "port 25",
+    }.items():
+        with pytest.raises(ValueError, match=reason):
+            check_public(EndpointUrl.parse(url))
 
 
 def test_a_condition_is_that_of_filters() -> None:

@@ -113,8 +113,8 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION suppressions_events IS
-    'Writes the event of a recipient who unsubscribed or complained about some mail. It names the message only if that is of the '
-    'tenant and had this recipient.';
+    'Writes the event of a recipient who unsubscribed or complained about some mail. It names the message only if that is of '
+    'the tenant and had this recipient.';
 
 CREATE FUNCTION event_subscriptions_lock() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
@@ -217,7 +217,8 @@ BEGIN
     COMMENT ON TRIGGER attempts_events ON attempts IS 'Events of outcomes.';
     COMMENT ON TRIGGER attempts_later_events ON attempts IS 'Events of what became known after the outcome.';
     COMMENT ON TRIGGER suppressions_added_events ON suppressions IS 'Events of recipients who unsubscribed or complained.';
-    COMMENT ON TRIGGER suppressions_changed_events ON suppressions IS 'Events of recipients who unsubscribed or complained, of addresses that were suppressed before.';
+    COMMENT ON TRIGGER suppressions_changed_events ON suppressions IS
+        'Events of recipients who unsubscribed or complained, of addresses that were suppressed before.';
 END $$;
 COMMENT ON FUNCTION event_triggers_make IS 'Makes the triggers that write events.';
 
@@ -244,8 +245,8 @@ BEGIN
     IF of_key THEN PERFORM setval('event_triggers_tried', 0); END IF;
 END $$;
 COMMENT ON FUNCTION event_triggers_change IS
-    'Makes or drops the triggers that write events. Raises lock_not_available as their lock does, and for a key within 5 s after '
-    'that of another try.';
+    'Makes or drops the triggers that write events. Raises lock_not_available as their lock does, and for a key within 5 s '
+    'after the last try of any key.';
 
 CREATE FUNCTION event_triggers_drop() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN

@@ -90,10 +90,11 @@ async def find(
     """
     waiting = _SQL["waiting"].fill(where=bracketed(wanted.in_queue()), waits_for=waits_for())
     rows = await db.rows(waiting, {"limit": limit})
-    for folded in (False, True):
-        gone = _SQL["gone"].fill(where=bracketed(wanted.in_log(folded=folded)))
+    # without an address, and with patterns, both are the same
+    for condition in dict.fromkeys((wanted.in_log(), wanted.in_log(folded=True))):
+        gone = _SQL["gone"].fill(where=bracketed(condition))
         rows += await db.rows(gone, {"limit": limit, "since": since})
-        if rows or not (wanted.recipient or wanted.sender):
+        if rows:
             break
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import psycopg
 import pytest
@@ -151,17 +152,23 @@ def test_feeds_beside_exchanges(database: str, db: psycopg.Connection) -> None:
         put_version(db, version)
     start(db, campaign, 50)
 
+    fed, ended = f"SELECT count(*) FROM ({HAD}) AS had", Event()
+
     def work(_: int) -> None:
         with psycopg.connect(database, autocommit=True) as mine:
-            for _ in range(40):
+            while not ended.is_set():
                 call(mine, "campaign_take")
                 mine.execute("SELECT campaign_feed('ses-1', 'w')")
                 mine.execute("UPDATE campaign_recipients SET state = 'sent' WHERE state = 'queued'")
 
     with ThreadPoolExecutor(4) as pool:
         workers = [pool.submit(work, n) for n in range(3)]
-        for version in range(2, 12):
-            exchange(db, campaign, version)
+        try:
+            for version in range(2, 12):
+                exchange(db, campaign, version)
+            until(lambda: column(db, fed)[0] > 500 or any(worker.done() for worker in workers))
+        finally:
+            ended.set()
         for worker in workers:
             worker.result()
     rows = db.execute(HAD).fetchall()

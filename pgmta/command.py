@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -298,6 +299,11 @@ def print_table(header: list[str], rows: list[list[Any]], *, wide: bool = False)
             for cell, room, right in zip(line, rooms, numeric, strict=True)
         ]
         print_line("  ".join(parts).rstrip())
+
+
+def instant(moment: datetime) -> str:
+    """Return a time as commands print it."""
+    return f"{moment:%Y-%m-%d %H:%M:%S%z}"
 
 
 def age(seconds: float) -> str:

@@ -45,6 +45,17 @@ class CampaignState:
     created_at: datetime
 
     @property
+    def status(self) -> str:
+        """The statuses of its jobs, in a word or two."""
+        if self.halted_at:
+            return "halted"
+        if not self.jobs:
+            return "not started"
+        if len(self.jobs) == 1:
+            return next(iter(self.jobs))
+        return ", ".join(f"{number} {status}" for status, number in sorted(self.jobs.items()))
+
+    @property
     def ended(self) -> int:
         """Recipients that have their outcome."""
         return self.sent + self.errored + self.invalid + self.unknown

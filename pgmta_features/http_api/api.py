@@ -21,7 +21,7 @@ RESOURCES: dict[str, str] = {
     "key": "",
     "messages": "",
     "messages_send": "",
-    "openapi": "",
+    "description": "",
     "events": "events",
     "webhooks": "webhooks",
     "suppressions": "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,9 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    SerializerFunctionWrapHandler,
     WithJsonSchema,
-    model_serializer,
 )
 
 from pgmta_features.http_api.caller import Caller
@@ -43,6 +42,17 @@ Id = Annotated[
 ]
 """A bigint of the database in an answer: a string, because numbers of JSON are exact to 2^53."""
 
+MAX_ID = (1 << 63) - 1
+"""The greatest bigint."""
+_ID = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
+
+
+def id_of(text: str) -> int:
+    """Return the number that an id is; 0 for a text that is none."""
+    found = int(text) if _ID.fullmatch(text) else 0
+    return found if found <= MAX_ID else 0
+
+
 Version = Annotated[int, Field(ge=1, lt=1 << 31)]
 """A version of a template: an integer of the database."""
 
@@ -51,19 +61,6 @@ class Received(BaseModel):
     """A body or a query that a client sends. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class Page[T](BaseModel):
-    """A page of a list. `next` is for the parameter `after`; null on the last page."""
-
-    model_config = ConfigDict(json_schema_extra={"required": ["data", "next"]})
-
-    data: list[T]
-    next: str | None = None
-
-    @model_serializer(mode="wrap")
-    def _with_next(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {**inner(self), "next": self.next}  # null too, where other nulls are left out
 
 
 @dataclass(slots=True)

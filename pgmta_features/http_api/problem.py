@@ -10,63 +10,47 @@ from pgmta.http.answers import HttpError
 
 TYPE_PREFIX = "urn:pgmta:problem:"
 
-TITLES = {
-    "insecure": "The API needs a protected connection",
-    "key-missing": "The request has no key",
-    "key-refused": "The key is refused",
-    "key-expired": "The key has expired",
-    "network-refused": "The key may not be used from this address",
-    "too-many-refusals": "Too many refused keys",
-    "rate": "Too many requests",
-    "scope-missing": "The key lacks a scope",
-    "not-found": "There is no such thing",
-    "conflict": "Its state does not allow that",
-    "body-missing": "The request needs a body",
-    "body-unexpected": "The request takes no body",
-    "body-type": "The body has another type",
-    "body-size": "The body is too large",
-    "not-json": "The body is not JSON",
-    "cursor-gone": "The events behind the cursor are not there",
-    "invalid": "The request is not valid",
-    "busy": "Too much is under way",
-    "timeout": "The database took too long",
-    "database-away": "The database does not answer",
+PROBLEMS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "insecure": ("The API needs a protected connection", (403,)),
+    "key-missing": ("The request has no key", (401,)),
+    "key-refused": ("The key is refused", (401,)),
+    "key-expired": ("The key has expired", (401,)),
+    "network-refused": ("The key may not be used from this address", (403,)),
+    "too-many-refusals": ("Too many refused keys", (429,)),
+    "rate": ("Too many requests", (429,)),
+    "scope-missing": ("The key lacks a scope", (403,)),
+    "not-found": ("There is no such thing", (404,)),
+    "conflict": ("Its state does not allow that", (409,)),
+    "body-missing": ("The request needs a body", (400,)),
+    "body-unexpected": ("The request takes no body", (400,)),
+    "body-type": ("The body has another type", (415,)),
+    "body-size": ("The body is too large", (413,)),
+    "not-json": ("The body is not JSON", (400,)),
+    "cursor-gone": ("The events behind the cursor are not there", (409,)),
+    "invalid": ("The request is not valid", (400, 422)),
+    "busy": ("Too much is under way", (503,)),
+    "timeout": ("The database took too long", (503,)),
+    "database-away": ("The database does not answer", (503,)),
+    "sender-refused": ("The key may not send from this address", (403,)),
+    "tenant-refused": ("The key may not send for this tenant", (403,)),
+    "credential-refused": ("The key may not send by this credential", (403,)),
+    "priority-refused": ("The key may not ask for this priority", (403,)),
+    "in-flight": ("The first request with this Idempotency-Key is under way", (409,)),
+    "key-reused": ("The Idempotency-Key was used for another request", (422,)),
+    "undecided": ("It is open whether the mail was stored", (503,)),
+    "refused": ("The database refuses the mail", (422,)),
+    "webhook-exists": ("There is such a webhook already", (409,)),
+    "webhooks-full": ("There are too many webhooks", (409,)),
+    "webhooks-keyless": ("The installation derives no secrets", (409,)),
 }
-"""The title of each problem of the frame, by the word at the end of its type.
-
-A resource adds its own by `Problem.TITLES`.
-"""
-
-STATUSES: dict[str, tuple[int, ...]] = {
-    "insecure": (403,),
-    "key-missing": (401,),
-    "key-refused": (401,),
-    "key-expired": (401,),
-    "network-refused": (403,),
-    "too-many-refusals": (429,),
-    "rate": (429,),
-    "scope-missing": (403,),
-    "not-found": (404,),
-    "body-missing": (400,),
-    "body-unexpected": (400,),
-    "body-type": (415,),
-    "body-size": (413,),
-    "not-json": (400,),
-    "conflict": (409,),
-    "cursor-gone": (409,),
-    "invalid": (400, 422),
-    "busy": (503,),
-    "timeout": (503,),
-    "database-away": (503,),
-}
-"""The statuses of each problem; a resource adds those of its own by `Problem.STATUSES`.
+"""The title and the statuses of each problem, by the word at the end of its type.
 
 A query that is invalid gets 400, and a body 422.
 """
 
 ALWAYS = (
     "insecure", "key-missing", "key-refused", "key-expired", "network-refused",
-    "too-many-refusals", "rate", "invalid", "timeout", "database-away",
+    "too-many-refusals", "rate", "invalid", "timeout", "database-away", "busy",
 )  # fmt: skip
 """Words of the problems that every operation may have."""
 
@@ -80,9 +64,6 @@ class Problem(HttpError):
     there are several: `detail`, and `pointer`, or `parameter` for one of the query.
     """
 
-    TITLES = TITLES
-    STATUSES = STATUSES
-
     def __init__(
         self,
         status: int,
@@ -93,7 +74,7 @@ class Problem(HttpError):
         headers: Mapping[str, str] | None = None,
         errors: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        super().__init__(status, detail, headers, TYPE_PREFIX + word, TITLES.get(word, ""))
+        super().__init__(status, detail, headers, TYPE_PREFIX + word, PROBLEMS[word][0])
         self.word, self.pointer, self.errors = word, pointer, list(errors)
 
     def document(self) -> dict[str, Any]:

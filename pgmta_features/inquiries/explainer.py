@@ -11,7 +11,7 @@ from pgmta.postgres.operator import OperatorConnection
 from pgmta.states import Status
 from pgmta_features.inquiries.asking import ask
 from pgmta_features.inquiries.store import INSPECT
-from queued.cli.options.explainer import Explainer, Row
+from queued.explaining.explainer import Explainer, Row
 from queued.routing.routes import Routes
 
 

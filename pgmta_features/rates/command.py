@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import print_line
+from pgmta.command import instant, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.postgres.operator import connected
 from queued.cli.options.queue_command import (
@@ -16,7 +16,6 @@ from queued.cli.options.queue_command import (
     Form,
     command,
     database_of,
-    instant,
     print_rows,
     who,
 )

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from pgmta.command import instant
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.states import WAITING, Status
-from queued.cli.options.explainer import Explainer, Row, mail_of
-from queued.cli.options.queue_command import instant
+from queued.explaining.explainer import Explainer, Row, mail_of
 
 from .budget_table import BudgetTable
 from .rate import LOST, rate_text

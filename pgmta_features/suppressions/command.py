@@ -16,8 +16,9 @@ from typing import Any
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.command import EXIT_FAILURE, instant, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError, SubmissionError
+from pgmta.mail.names import check_tenant
 from pgmta.mail.text import printable
 from pgmta.postgres.operator import connected
 from queued.cli.options.progress_bar import progress_bar
@@ -26,13 +27,11 @@ from queued.cli.options.queue_command import (
     Form,
     command,
     database_of,
-    instant,
     print_rows,
     read_address,
     read_time,
     who,
 )
-from queued.cli.options.template_file import check_tenant
 
 from .suppression_file import BadLine, read_suppressions, source_of
 from .suppression_table import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.states import WAITING, Status
 from pgmta.store.queries import feature_queries
-from queued.cli.options.explainer import Explainer, Row
+from queued.explaining.explainer import Explainer, Row
 
 if TYPE_CHECKING:
     from queued.routing.routes import Routes

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pgmta.config.types import hint
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import parse_recipient, with_domain
+from pgmta.mail.names import check_tenant
 from pgmta.mail.text import printable
-from queued.cli.options.template_file import check_tenant
 
 from .suppression_table import ALL_TENANTS, REASONS, Suppression
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from pgmta.command import print_line, shorten
+from pgmta.command import instant, print_line, shorten
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.postgres.operator import connected
@@ -23,7 +23,6 @@ from queued.cli.options.queue_command import (
     age_of,
     command,
     database_of,
-    instant,
     print_rows,
     read_duration,
     read_time,

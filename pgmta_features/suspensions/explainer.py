@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pgmta.command import shorten
+from pgmta.command import instant, shorten
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.states import WAITING
 from pgmta.store.changes.overview import Overview
 from pgmta_features.suspensions.orders import SuspensionOrders
-from queued.cli.options.explainer import Explainer, Row, mail_of
-from queued.cli.options.queue_command import instant
+from queued.explaining.explainer import Explainer, Row, mail_of
 
 if TYPE_CHECKING:
     from queued.routing.routes import Routes

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from psycopg import errors
 
-from pgmta.command import print_json, print_line
+from pgmta.command import instant, print_json, print_line
 from pgmta.config.types import hint
 from pgmta.errors import Blocked, ConfigError, PgmtaError
 from pgmta.postgres.operator import connected
@@ -32,7 +32,6 @@ from queued.cli.options.queue_command import (
     age_of,
     command,
     database_of,
-    instant,
     print_rows,
     read_address,
     read_time,

@@ -18,9 +18,9 @@ from pgmta_features.webhooks.config import Webhooks
 from pgmta_features.webhooks.endpoint_loop import EndpointLoop
 from pgmta_features.webhooks.notice import make_notice
 from pgmta_features.webhooks.posting import EndpointConnection
+from pgmta_features.webhooks.reach import find_reach
 from pgmta_features.webhooks.slots import Slots
 from pgmta_features.webhooks.store import ANY_WEBHOOK, Claimed, Endpoint, Settings, WebhookTable
-from pgmta_features.webhooks.trial import find_reach
 from queued.config import QueuedConfig
 from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.process.queued_process import QueuedProcess

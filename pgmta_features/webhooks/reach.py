@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from ipaddress import IPv6Network
 
+from pgmta_features.webhooks.config import Webhooks
 from pgmta_features.webhooks.endpoint import EndpointUrl
+from queued.config import QueuedConfig
+from queued.delivery.dns.addresses import Addresses
 from queued.delivery.dns.forbidden import Address, Network, embedded
+from queued.delivery.dns.resolver import Questions
+from queued.delivery.dns.unresponsive import Unresponsive
 
 _UNICAST = IPv6Network("2000::/3")  # all global unicast addresses that IANA has given away
 _NAT64 = IPv6Network("64:ff9b::/96")  # leads to the IPv4 address in it (RFC 6052)
@@ -56,6 +62,17 @@ def _refusal_of_public(url: EndpointUrl) -> str:
     if not url.usual_port:
         return f"a public host is not asked at port {url.port}"
     return ""
+
+
+def find_reach(config: QueuedConfig) -> Reach:
+    """Return where endpoints may be by a configuration.
+
+    Its look-ups of names are its own, because names that hang would use up those of routes.
+    """
+    delivery = config.delivery
+    addresses = Addresses(delivery, Questions(delivery.dns), Unresponsive())
+    find = partial(addresses.find_addresses, listed=True)
+    return Reach(config.section(Webhooks).networks, find)
 
 
 class Reach:

@@ -6,30 +6,14 @@ import json
 import secrets as random_octets
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
-from pgmta_features.webhooks.config import Webhooks
 from pgmta_features.webhooks.endpoint import EndpointUrl
 from pgmta_features.webhooks.posting import EndpointConnection, Posted
-from pgmta_features.webhooks.reach import Reach
+from pgmta_features.webhooks.reach import find_reach
 from pgmta_features.webhooks.signing import Secrets, signed_fields
 from queued.config import QueuedConfig
-from queued.delivery.dns.addresses import Addresses
-from queued.delivery.dns.resolver import Questions
-from queued.delivery.dns.unresponsive import Unresponsive
 from queued.delivery.tls.tls_contexts import TlsContexts
-
-
-def find_reach(config: QueuedConfig) -> Reach:
-    """Return where endpoints may be by a configuration.
-
-    Its look-ups of names are its own, because names that hang would use up those of routes.
-    """
-    delivery = config.delivery
-    addresses = Addresses(delivery, Questions(delivery.dns), Unresponsive())
-    find = partial(addresses.find_addresses, listed=True)
-    return Reach(config.section(Webhooks).networks, find)
 
 
 async def try_endpoint(config: QueuedConfig, secrets: Secrets, row: Mapping[str, Any]) -> Posted:

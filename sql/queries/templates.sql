@@ -12,11 +12,12 @@ RETURNING version
 SELECT submit_scope(%(scope)s, %(tenant)s)
 
 -- name: list
--- The last version of each name; null for every tenant.
+-- The last version of each name behind one; null for every tenant, the first name, and no limit.
 SELECT DISTINCT ON (tenant, name) id, tenant, name, version, sender, from_field, reply_to, subject,
     body IS NOT NULL AS has_text, html IS NOT NULL AS has_html, words, unsubscribe, created_at, created_by
-FROM templates WHERE %(tenant)s::text IS NULL OR tenant = %(tenant)s
-ORDER BY tenant, name, version DESC
+FROM templates
+WHERE (%(tenant)s::text IS NULL OR tenant = %(tenant)s) AND (%(after)s::text IS NULL OR name > %(after)s)
+ORDER BY tenant, name, version DESC LIMIT %(most)s
 
 -- name: find
 -- A version of a name; null for the last one.

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from psycopg import errors as pg_errors
 
 from pgmta.compose.template import TemplateSource, compile_template
+from pgmta.mail.names import check_name, check_tenant
 from pgmta.postgres.operator import connected
 from pgmta.store.changes.templates import NamedTemplate, TemplateTable
 from pgmta.store.queue.contents import Contents
-from queued.cli.options.template_file import check_name, check_tenant
 from tests.sql.test_roles import acting
 from tests.sql.test_surface import linked
 from tests.support.operating import operating

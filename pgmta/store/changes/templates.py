@@ -111,9 +111,14 @@ class TemplateTable:
                 await self._db.audit(self._who, "template put", given.name, details, 1)
                 return int(row["version"]), True
 
-    async def rows(self, tenant: str | None) -> list[dict[str, Any]]:
-        """Return the last version of each template without its texts; None is every tenant."""
-        return await self._db.rows(_SQL["list"], {"tenant": tenant})
+    async def rows(
+        self, tenant: str | None, after: str | None = None, most: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the last version of each template without its texts; None is every tenant.
+
+        `after` is a name, and `most` the number of rows; None: from the first, and all.
+        """
+        return await self._db.rows(_SQL["list"], {"tenant": tenant, "after": after, "most": most})
 
     async def find(
         self, tenant: str, name: str, version: int | None = None

@@ -15,7 +15,7 @@ from pgmta.command import print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta_features.campaigns.campaign_table import CampaignTable
 from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
-from pgmta_features.campaigns.commands.waits import held, reasons
+from pgmta_features.campaigns.waits import held, reasons
 from pgmta_features.rates.rate import rate_text, read_rate
 from queued.cli.options.progress_bar import progress_bar
 from queued.cli.options.queue_command import (

@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from pgmta.command import age, print_json, print_line, print_table, redraw_line
+from pgmta.command import age, instant, print_json, print_line, print_table, redraw_line
 from pgmta.errors import PgmtaError
 from pgmta_features.campaigns.campaign_table import CampaignState
 from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
 from pgmta_features.campaigns.commands.hours import hours_text
-from pgmta_features.campaigns.commands.waits import reasons
+from pgmta_features.campaigns.waits import reasons
 from pgmta_features.rates.rate import rate_text
-from queued.cli.options.queue_command import Column, Form, command, instant, print_rows
+from queued.cli.options.queue_command import Column, Form, command, print_rows
 
 _LOOK_INTERVAL_S = 1.0  # of `watch`
 _LINE_INTERVAL_S = 10.0  # if there is no terminal
@@ -35,7 +35,7 @@ async def list_campaigns(config: Path, tenant: str | None, *, form: Form) -> Non
         states = await table.states(tenant)
     columns: dict[str, Column] = {
         "CAMPAIGN": lambda state: state.name, "TENANT": lambda state: state.tenant or "-",
-        "STATUS": status_of, "RECIPIENTS": lambda state: state.recipients,
+        "STATUS": lambda state: state.status, "RECIPIENTS": lambda state: state.recipients,
         "SENT": lambda state: state.sent, "FAILED": lambda state: state.errored,
         "LEFT": lambda state: state.unsent + state.queued,
         "CREATED": lambda state: instant(state.created_at),
@@ -66,7 +66,7 @@ async def show_campaign(
                     "templates": templates, "lists": lists, "waits_for": waits})  # fmt: skip
         return
     rate = rate_text(state.rate) if state.rate else "no rate"
-    status = status_of(state) + (": done" if state.done and not state.unsent else "")
+    status = state.status + (": done" if state.done and not state.unsent else "")
     rows: list[list[object]] = [
         ["status", status], ["credential", f"{state.credential}, {rate}"], *_settings(settings),
         ["recipients", state.recipients], ["unsent", state.unsent], ["queued", state.queued],
@@ -173,14 +173,3 @@ def bar_of(state: CampaignState, speed: float) -> str:
         f"{state.ended} of {state.recipients}, {speed:.0f}/s{rest if left else ''}; "
         f"sent {state.sent}, failed {state.errored}, unknown {state.unknown}"
     )
-
-
-def status_of(state: CampaignState) -> str:
-    """Return the statuses of its jobs in a word or two."""
-    if state.halted_at:
-        return "halted"
-    if not state.jobs:
-        return "not started"
-    if len(state.jobs) == 1:
-        return next(iter(state.jobs))
-    return ", ".join(f"{number} {status}" for status, number in sorted(state.jobs.items()))

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.command import EXIT_FAILURE, instant, print_json, print_line
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.model import ANY_SENDER
@@ -30,7 +30,6 @@ from queued.cli.options.queue_command import (
     age_of,
     command,
     database_of,
-    instant,
     print_rows,
     read_duration,
     read_time,

@@ -24,16 +24,6 @@ from pgmta_features.http_api.intake.api_door import ApiDoor, Decided, Outcome, S
 from pgmta_features.http_api.intake.senders import Senders
 from pgmta_features.http_api.problem import Problem, away, pointer_of
 
-Problem.TITLES |= {
-    "in-flight": "The first request with this Idempotency-Key is under way",
-    "key-reused": "The Idempotency-Key was used for another request",
-    "undecided": "It is open whether the mail was stored",
-    "refused": "The database refuses the mail",
-}
-Problem.STATUSES |= {
-    "in-flight": (409,), "key-reused": (422,), "undecided": (503,), "refused": (422,),
-}  # fmt: skip
-
 _CONNECTIONS = 2  # for group commits, as pgmta.Client has
 _PATIENCE_S = 5.0  # below the time limit of an answer
 _UPLOAD_PATIENCE_S = 60.0  # PostgreSQL composes mail with uploads of 50 MB in a few seconds

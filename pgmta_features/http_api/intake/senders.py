@@ -15,17 +15,6 @@ from pgmta_features.http_api.caller import ANY_CREDENTIAL, ANY_TENANT, Caller
 from pgmta_features.http_api.checking import Path
 from pgmta_features.http_api.problem import Problem, pointer_of
 
-Problem.TITLES |= {
-    "sender-refused": "The key may not send from this address",
-    "tenant-refused": "The key may not send for this tenant",
-    "credential-refused": "The key may not send by this credential",
-    "priority-refused": "The key may not ask for this priority",
-}
-Problem.STATUSES |= {
-    "sender-refused": (403,), "tenant-refused": (403,), "credential-refused": (403,),
-    "priority-refused": (403,),
-}  # fmt: skip
-
 _MAX_SHOWN = 10  # senders that an error names
 _MAX_ADDRESS_CHARACTERS = 100  # of an address in an error
 

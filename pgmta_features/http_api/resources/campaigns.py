@@ -21,12 +21,11 @@ from pgmta.errors import ConfigError, PgmtaError, TemplateError
 from pgmta.http.server_connection import connection_of
 from pgmta.postgres.operator import OperatorConnection
 from pgmta_features.campaigns.campaign_table import CampaignTable
-from pgmta_features.campaigns.commands.look import status_of
-from pgmta_features.campaigns.commands.waits import reasons
 from pgmta_features.campaigns.list_import import import_rows
 from pgmta_features.campaigns.list_table import OUTCOMES, CampaignTemplate, ListTable
 from pgmta_features.campaigns.lists.row_check import RECIPIENT, RowCheck, words_of
 from pgmta_features.campaigns.lists.sources import SEPARATORS, csv_in
+from pgmta_features.campaigns.waits import reasons
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.intake.senders import (
@@ -40,14 +39,13 @@ from pgmta_features.http_api.operation import (
     Answer,
     Call,
     Operation,
-    Page,
     Received,
     Time,
     Version,
 )
+from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut
 from pgmta_features.http_api.problem import Problem, conflict, not_found
 from pgmta_features.http_api.spooled import CSV_TYPE, MAX_LIST_OCTETS, WORK_TIMEOUT_S, spooled
-from queued.cli.options.template_file import check_tenant
 
 NDJSON_TYPE = "application/x-ndjson"
 
@@ -59,7 +57,6 @@ _MAX_PROBLEMS = 20  # lines that an answer names
 _PIECE_OCTETS = 64 << 10  # of an export
 _PATIENCE_S = 30.0  # for a client that does not take the next piece
 _RENEW_INTERVAL_S = 1.0
-_MAX_ID = (1 << 63) - 1
 
 
 def _states(text: str) -> str:
@@ -77,26 +74,14 @@ def _clock(text: str) -> str:
     return text
 
 
-type _Tenant = Annotated[str, AfterValidator(check_tenant)]
 type _Clock = Annotated[str, AfterValidator(_clock)]
 
 
-class CampaignQuery(Received):
-    """Whose campaign it is."""
-
-    tenant: _Tenant | None = Field(
-        default=None, description="for keys of any tenant; others have their own"
-    )
-
-
-class CampaignPages(CampaignQuery):
+class CampaignPages(TenantQuery, PageQuery):
     """Which campaigns are listed."""
 
-    limit: int = Field(default=100, ge=1, le=1000, description="entries of a page, at most")
-    after: str | None = Field(default=None, description="`next` of the page before")
 
-
-class NewCampaign(CampaignQuery):
+class NewCampaign(TenantQuery):
     """A campaign without recipients."""
 
     name: str
@@ -127,14 +112,14 @@ class NewCampaign(CampaignQuery):
     )
 
 
-class ImportQuery(CampaignQuery):
+class ImportQuery(TenantQuery):
     """How a list is written. Both are recognised if they are not named."""
 
     separator: Literal["comma", "semicolon", "tab"] | None = None
     encoding: str | None = Field(default=None, description="such as windows-1250")
 
 
-class RecipientsQuery(CampaignQuery):
+class RecipientsQuery(TenantQuery):
     """Which recipients are written."""
 
     state: Annotated[str, AfterValidator(_states)] | None = Field(
@@ -264,17 +249,16 @@ class _Campaigns:
     async def list(self, call: Call) -> Answer:
         """List the campaigns of the tenant, the newest first."""
         tenant, limit = tenant_of(call.caller, call.query.tenant), call.query.limit
-        before = _before(call.query.after) if call.query.after else None
         async with self._database.operating(call.caller) as db:
             states = await CampaignTable(db, call.caller.acting).states(
-                tenant, None, limit + 1, before
+                tenant, None, limit + 1, call.query.after_id() or None
             )
-        following = str(states[limit - 1].id) if len(states) > limit else None
+        states, place = cut(states, limit, lambda each: each.id)
         found = [
-            ListedCampaign(**{**asdict(each), "status": status_of(each), "done": each.done})
-            for each in states[:limit]
+            ListedCampaign(**{**asdict(each), "status": each.status, "done": each.done})
+            for each in states
         ]
-        return Answer(Page[ListedCampaign](data=found, next=following))
+        return Answer(Page[ListedCampaign](data=found, next=place))
 
     async def create(self, call: Call) -> Answer:
         """Make a campaign."""
@@ -428,7 +412,7 @@ async def _books(call: Call, db: OperatorConnection, number: int) -> Answer:
     state, failures = await table.state_and_failures(tenant, call.path["name"])
     waits = reasons(state, await table.obstacles(number), datetime.now(UTC))
     fields = {
-        **asdict(state), "status": status_of(state), "done": state.done, "failures": failures,
+        **asdict(state), "status": state.status, "done": state.done, "failures": failures,
         "waits_for": waits,
     }  # fmt: skip
     return Answer(Campaign(**fields))
@@ -456,19 +440,11 @@ def _check_senders(caller: Caller, campaign: CampaignTemplate, sender: str | Non
     senders.check(campaign.source.sender if sender is None else sender, "sender")
 
 
-def _before(text: str) -> int:
-    if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_ID:
-        return int(text)
-    detail = "It is not the `next` of a page of this list."
-    raise Problem(400, "invalid", f"after: {detail}",
-                  errors=[{"parameter": "after", "detail": detail}])  # fmt: skip
-
-
 def operations(api: Api) -> list[Operation]:
     """Return the operations."""
     campaigns = _Campaigns(api)
     usual = ("tenant-refused", "not-found")
-    sends = ("sender-refused", "credential-refused", "conflict", "busy")
+    sends = ("sender-refused", "credential-refused", "conflict")
     changes: list[tuple[str, Any, type[BaseModel] | None, str]] = [
         ("start", campaigns.start, Start, "Begin to send a campaign"),
         ("stop", campaigns.stop, None, "Stop a campaign"),
@@ -500,7 +476,6 @@ def operations(api: Api) -> list[Operation]:
                 "credential-refused",
                 "priority-refused",
                 "conflict",
-                "busy",
             ),
         ),
         Operation(
@@ -509,7 +484,7 @@ def operations(api: Api) -> list[Operation]:
             scope=_SCOPE,
             summary="Show how far a campaign is, and what it waits for",
             handler=campaigns.show,
-            query=CampaignQuery,
+            query=TenantQuery,
             answers={200: Campaign},
             problems=usual,
         ),
@@ -550,7 +525,7 @@ def operations(api: Api) -> list[Operation]:
                 summary=summary,
                 handler=handler,
                 body=body,
-                query=CampaignQuery,
+                query=TenantQuery,
                 answers={200: Campaign},
                 problems=(*usual, *sends),
             )

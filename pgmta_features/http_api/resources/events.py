@@ -279,6 +279,6 @@ def operations(api: Api) -> list[Operation]:
             query=EventsQuery,
             answers={200: Events},
             other_answers={STREAM_TYPE: "an event each, until the client goes"},
-            problems=("cursor-gone", "busy"),
+            problems=("cursor-gone",),
         )
     ]

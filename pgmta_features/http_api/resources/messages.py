@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -14,9 +13,19 @@ from pgmta.config.types import hint
 from pgmta.store.queries import feature_queries
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.intake.senders import tenant_of
-from pgmta_features.http_api.operation import Answer, Call, Id, Operation, Page, Received, Time
+from pgmta_features.http_api.operation import (
+    MAX_ID,
+    Answer,
+    Call,
+    Id,
+    Operation,
+    Received,
+    Time,
+    id_of,
+)
+from pgmta_features.http_api.pages import Page, PageQuery, cut, no_place
 from pgmta_features.http_api.problem import Problem, not_found, pointer_of
-from queued.cli.options.waits import waits_for
+from queued.explaining.waits import waits_for
 
 STATES = (
     "scheduled", "queued", "deferred", "sending", "held", "delivered", "failed", "unknown",
@@ -26,22 +35,14 @@ STATES = (
 
 _SQL = feature_queries("http_api")
 _SCOPE, _CHANGE_SCOPE = "messages", "messages:change"
-_MAX_ID = (1 << 63) - 1
 _MAX_IDS = 100  # that a search names
 _FIRST_RECIPIENTS = 100  # that the answer about a message has
 _MAX_RECIPIENTS = 1000  # that a change names
 _RANGE = timedelta(days=1)  # of a search that names no times
 _SEARCH_S = 2.0
 _TIMEOUT_S = 5.0  # of a search that looked at its clock just before
-_ID = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
-_PLACE = re.compile(r"([1-9][0-9]{0,18})\.([0-9]{1,19})", re.ASCII)
-_ENTRY = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-
-
-def _limit(most: int = 1000) -> Any:
-    return Field(default=100, ge=1, le=most, description="entries of a page, at most")
 
 
 def _states(text: str) -> str:
@@ -53,18 +54,12 @@ def _states(text: str) -> str:
 
 def _ids(text: str) -> str:
     words = text.split(",")
-    if len(words) > _MAX_IDS or not all(_number(word) for word in words):
+    if len(words) > _MAX_IDS or not all(map(id_of, words)):
         raise ValueError(f"expected up to {_MAX_IDS} ids of messages, separated by commas")
     return text
 
 
-def _number(text: str) -> int:
-    """Return the number that an id is; 0 for a text that is none."""
-    found = int(text) if _ID.fullmatch(text) else 0
-    return found if found <= _MAX_ID else 0
-
-
-class Search(Received):
+class Search(PageQuery):
     """Which recipients are listed. Several conditions have to hold all."""
 
     id: Annotated[str, AfterValidator(_ids)] | None = Field(
@@ -87,8 +82,6 @@ class Search(Received):
         default=None, description="with an attempt since then; a day ago without it"
     )
     until: AwareDatetime | None = Field(default=None, description="with an attempt before then")
-    limit: int = _limit()
-    after: str | None = Field(default=None, description="`next` of the page before")
 
     @model_validator(mode="before")
     @classmethod
@@ -100,13 +93,6 @@ class Search(Received):
             else:
                 words[name.removeprefix("metadata.")] = value
         return {**found, "metadata": words} if words else found
-
-
-class Pages(Received):
-    """Which page of a list it is."""
-
-    limit: int = _limit()
-    after: str | None = Field(default=None, description="`next` of the page before")
 
 
 class _Outcome(BaseModel):
@@ -229,7 +215,7 @@ class _Messages:
         wanted: Search = call.query
         if wanted.tenant is not None and call.caller.sees != "all":
             tenant_of(call.caller, wanted.tenant)
-        before, after = _place(wanted.after) if wanted.after else (_MAX_ID, 0)
+        before, after = wanted.after_numbers(2) or (MAX_ID, 0)
         now = datetime.now(UTC)
         words = {**(wanted.metadata or {}), **({"tag": wanted.tag} if wanted.tag else {})}
         until = wanted.until or now + _RANGE  # clocks differ
@@ -272,9 +258,7 @@ class _Messages:
 
     async def recipients(self, call: Call) -> Answer:
         """List the recipients of a message."""
-        number, after = _message(call), 0
-        if call.query.after and not (after := _number(call.query.after)):
-            raise _no_place()
+        number, after = _message(call), call.query.after_id()
         async with self._database.acting(call.caller) as session:
             row = await session.row(_SQL["message"], {"id": number})
             rows = await session.rows(
@@ -288,19 +272,15 @@ class _Messages:
     async def attempts(self, call: Call) -> Answer:
         """List the attempts of a message."""
         number, limit = _message(call), call.query.limit
-        at, row_id, token = _entry(call.query.after) if call.query.after else (None, None, None)
+        at, row_id, token = _entry(call.query)
         params = {"id": number, "at": at, "row": row_id, "token": token, "most": limit + 1}
         async with self._database.acting(call.caller) as session:
             row = await session.row(_SQL["message"], {"id": number})
             rows = await session.rows(_SQL["attempts"], params)
         if row is None:
             raise not_found("message")
-        place = None
-        if len(rows) > limit:
-            last = rows[limit - 1]
-            micros = (last["ended_at"] - _EPOCH) // _MICROSECOND
-            place = f"{micros}.{last['row_id']}.{last['lease_token']}"
-        return Answer(Page[Attempt](data=[Attempt(**each) for each in rows[:limit]], next=place))
+        rows, place = cut(rows, limit, _place_of)
+        return Answer(Page[Attempt](data=[Attempt(**each) for each in rows], next=place))
 
     async def cancel(self, call: Call) -> Answer:
         """Cancel what waits."""
@@ -334,8 +314,8 @@ class _Messages:
 def _recipients(rows: list[dict[str, Any]], most: int) -> tuple[list[Recipient], str | None]:
     """Return the recipients of a page, and the place of the next one."""
     now = datetime.now(UTC)
-    place = str(rows[most - 1]["row_id"]) if len(rows) > most else None
-    return [Recipient(**row, waits_for=_wait(row, now)) for row in rows[:most]], place
+    page, place = cut(rows, most, lambda row: row["row_id"])
+    return [Recipient(**row, waits_for=_wait(row, now)) for row in page], place
 
 
 def _wait(row: Mapping[str, Any], now: datetime) -> str | None:
@@ -348,32 +328,25 @@ def _wait(row: Mapping[str, Any], now: datetime) -> str | None:
 
 def _message(call: Call) -> int:
     """Return the id in the path. Raises Problem."""
-    if not (number := _number(call.path["id"])):
+    if not (number := id_of(call.path["id"])):
         raise not_found("message")
     return number
 
 
-def _place(text: str) -> tuple[int, int]:
-    found = _PLACE.fullmatch(text)
-    if not found or max(numbers := [int(each) for each in found.groups()]) > _MAX_ID:
-        raise _no_place()
-    return numbers[0], numbers[1]
+def _place_of(row: Mapping[str, Any]) -> str:
+    """Return the place of an entry of the log."""
+    micros = (row["ended_at"] - _EPOCH) // _MICROSECOND
+    return f"{micros}.{row['row_id']}.{row['lease_token']}"
 
 
-def _entry(text: str) -> tuple[datetime, int, int]:
-    found = _ENTRY.fullmatch(text)
-    if not found or max(numbers := [int(each) for each in found.groups()]) > _MAX_ID:
-        raise _no_place()
+def _entry(query: PageQuery) -> tuple[datetime | None, int | None, int | None]:
+    """Return the entry of the log behind which a page begins. Raises Problem."""
+    if not (numbers := query.after_numbers(3)):
+        return None, None, None
     try:
         return _EPOCH + numbers[0] * _MICROSECOND, numbers[1], numbers[2]
     except OverflowError:
-        raise _no_place() from None
-
-
-def _no_place() -> Problem:
-    detail = "It is not the `next` of a page of this list."
-    return Problem(400, "invalid", f"after: {detail}",
-                   errors=[{"parameter": "after", "detail": detail}])  # fmt: skip
+        raise no_place() from None
 
 
 def _spellings(address: str) -> list[str]:
@@ -420,7 +393,7 @@ def operations(api: Api) -> list[Operation]:
             scope=_SCOPE,
             summary="List the recipients of a message",
             handler=messages.recipients,
-            query=Pages,
+            query=PageQuery,
             answers={200: Page[Recipient]},
             problems=("not-found",),
         ),
@@ -430,7 +403,7 @@ def operations(api: Api) -> list[Operation]:
             scope=_SCOPE,
             summary="List the log of a message",
             handler=messages.attempts,
-            query=Pages,
+            query=PageQuery,
             answers={200: Page[Attempt]},
             problems=("not-found",),
         ),
@@ -443,7 +416,7 @@ def operations(api: Api) -> list[Operation]:
                 handler=handler,
                 body=Change,
                 answers={200: Changed},
-                problems=("not-found", "busy"),
+                problems=("not-found",),
             )
             for word, handler, summary in changes
         ),

@@ -36,7 +36,7 @@ _PATH = "/v1/messages"
 _MAX_STREAM_OCTETS = 1 << 30  # the database's limit of a message counts
 _PROBLEMS = (
     "sender-refused", "tenant-refused", "credential-refused", "priority-refused", "in-flight",
-    "key-reused", "undecided", "refused", "busy",
+    "key-reused", "undecided", "refused",
 )  # fmt: skip
 
 

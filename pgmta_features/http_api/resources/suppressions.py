@@ -7,7 +7,7 @@ import io
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -20,7 +20,8 @@ from pgmta.mail.address import parse_recipient, with_domain
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.intake.senders import tenant_of
-from pgmta_features.http_api.operation import Answer, Call, Operation, Page, Received, Time
+from pgmta_features.http_api.operation import Answer, Call, Operation, Time
+from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut, no_place
 from pgmta_features.http_api.problem import Problem
 from pgmta_features.http_api.spooled import CSV_TYPE, MAX_LIST_OCTETS, WORK_TIMEOUT_S, spooled
 from pgmta_features.suppressions.suppression_file import (
@@ -36,7 +37,6 @@ from pgmta_features.suppressions.suppression_table import (
     SuppressionTable,
     WantedSuppressions,
 )
-from queued.cli.options.template_file import check_tenant
 
 _SCOPE = "suppressions"
 _PATH = "/v1/suppressions"
@@ -59,26 +59,17 @@ def _reason(text: str) -> str:
 
 type _Address = Annotated[str, AfterValidator(_address)]
 type _Reason = Annotated[str, AfterValidator(_reason)]
-type _Tenant = Annotated[str, AfterValidator(check_tenant)]
 
 
-class _Tenanted(Received):
-    tenant: _Tenant | None = Field(
-        default=None, description="for keys of any tenant; others have their own"
-    )
-
-
-class SuppressionPages(_Tenanted):
+class SuppressionPages(TenantQuery, PageQuery):
     """Which suppressions are listed."""
 
     address: _Address | None = Field(default=None, description="of this address")
     scope: str | None = Field(default=None, description="of this kind of mail")
     reason: _Reason | None = Field(default=None, description=f"one of {', '.join(REASONS)}")
-    limit: int = Field(default=100, ge=1, le=1000, description="entries of a page, at most")
-    after: str | None = Field(default=None, description="`next` of the page before")
 
 
-class NewSuppression(_Tenanted):
+class NewSuppression(TenantQuery):
     """An address that is to get no mail."""
 
     address: _Address
@@ -88,14 +79,14 @@ class NewSuppression(_Tenanted):
     until: AwareDatetime | None = Field(default=None, description="when it ends; never without it")
 
 
-class Release(_Tenanted):
+class Release(TenantQuery):
     """An address whose owner wants mail again."""
 
     address: _Address
     scope: str | None = Field(default=None, description="kind of mail; all of them without it")
 
 
-class ImportQuery(_Tenanted):
+class ImportQuery(TenantQuery):
     """What lines have that do not say so themselves."""
 
     scope: str = Field(default="", description="kind of mail; all kinds without it")
@@ -160,13 +151,9 @@ class _Suppressions:
         async with self._database.operating(call.caller) as db:
             table = SuppressionTable(db, call.caller.acting)
             rows = await table.page(which, after, wanted.limit + 1)
-        following = None
-        if len(rows) > wanted.limit:
-            last = rows[wanted.limit - 1]
-            text = json.dumps([last["address"], last["scope"]])
-            following = urlsafe_b64encode(text.encode()).decode()
-        found = [ListedSuppression(**row) for row in rows[: wanted.limit]]
-        return Answer(Page[ListedSuppression](data=found, next=following))
+        rows, place = cut(rows, wanted.limit, _place_of)
+        found = [ListedSuppression(**row) for row in rows]
+        return Answer(Page[ListedSuppression](data=found, next=place))
 
     async def add(self, call: Call) -> Answer:
         """Suppress an address."""
@@ -267,6 +254,10 @@ def _of(tenant: str, scopes: Scopes) -> Callable[[str, str], None]:
     return check
 
 
+def _place_of(row: Mapping[str, Any]) -> str:
+    return urlsafe_b64encode(json.dumps([row["address"], row["scope"]]).encode()).decode()
+
+
 def _place(text: str) -> tuple[str, str]:
     try:
         found: Any = json.loads(urlsafe_b64decode(text))
@@ -274,9 +265,7 @@ def _place(text: str) -> tuple[str, str]:
             return found[0].replace("\0", ""), found[1].replace("\0", "")
     except ValueError:
         pass
-    detail = "It is not the `next` of a page of this list."
-    raise Problem(400, "invalid", f"after: {detail}",
-                  errors=[{"parameter": "after", "detail": detail}])  # fmt: skip
+    raise no_place()
 
 
 def operations(api: Api) -> list[Operation]:
@@ -301,7 +290,7 @@ def operations(api: Api) -> list[Operation]:
             handler=suppressions.add,
             body=NewSuppression,
             answers={200: Added},
-            problems=("tenant-refused", "busy"),
+            problems=("tenant-refused",),
         ),
         Operation(
             method="POST",
@@ -311,7 +300,7 @@ def operations(api: Api) -> list[Operation]:
             handler=suppressions.release,
             body=Release,
             answers={200: Released},
-            problems=("tenant-refused", "busy"),
+            problems=("tenant-refused",),
         ),
         Operation(
             method="POST",
@@ -326,6 +315,6 @@ def operations(api: Api) -> list[Operation]:
             },
             max_stream=MAX_LIST_OCTETS,
             answers={200: Imported},
-            problems=("tenant-refused", "busy"),
+            problems=("tenant-refused",),
         ),
     ]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from email.utils import parseaddr
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.parts import NamedMailbox
 from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.errors import AddressError, PgmtaError, TemplateError
 from pgmta.mail.address import parse_mailbox
+from pgmta.mail.names import check_name
 from pgmta.store.changes.templates import NamedTemplate, StoredTemplate, TemplateTable
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
@@ -21,19 +22,16 @@ from pgmta_features.http_api.operation import (
     Answer,
     Call,
     Operation,
-    Page,
     Received,
     Time,
     Version,
 )
+from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut
 from pgmta_features.http_api.problem import Problem, not_found, pointer_of
-from queued.cli.options.template_file import check_name, check_tenant
 
 _SCOPE = "templates"
 _MAX_BODY_OCTETS = 5 << 20  # text and html of 2^20 characters each
 _EXAMPLE_ID = "<0.0000000000000000@localhost>"
-
-type _Tenant = Annotated[str, AfterValidator(check_tenant)]
 
 
 class TemplateBody(Received):
@@ -57,25 +55,14 @@ class TemplateBody(Received):
     )
 
 
-class TenantQuery(Received):
-    """Whose thing it is."""
-
-    tenant: _Tenant | None = Field(
-        default=None, description="for keys of any tenant; others have their own"
-    )
-
-
 class TemplateQuery(TenantQuery):
     """Which version of a template it is."""
 
     version: Version | None = Field(default=None, description="the last one without it")
 
 
-class TemplatePages(TenantQuery):
+class TemplatePages(TenantQuery, PageQuery):
     """Which templates are listed."""
-
-    limit: int = Field(default=100, ge=1, le=1000, description="entries of a page, at most")
-    after: str | None = Field(default=None, description="`next` of the page before")
 
 
 class StoredVersion(BaseModel):
@@ -156,13 +143,13 @@ class _Templates:
 
     async def list(self, call: Call) -> Answer:
         """List the last versions by name."""
-        tenant, after = tenant_of(call.caller, call.query.tenant), call.query.after or ""
+        tenant, query = tenant_of(call.caller, call.query.tenant), call.query
         async with self._database.operating(call.caller) as db:
-            rows = await TemplateTable(db, call.caller.acting).rows(tenant)
-        rows = [row for row in rows if row["name"] > after]
-        found = [ListedTemplate(**row) for row in rows[: call.query.limit]]
-        following = found[-1].name if len(rows) > len(found) else None
-        return Answer(Page[ListedTemplate](data=found, next=following))
+            table = TemplateTable(db, call.caller.acting)
+            rows = await table.rows(tenant, query.after, query.limit + 1)
+        rows, place = cut(rows, query.limit, lambda row: row["name"])
+        found = [ListedTemplate(**row) for row in rows]
+        return Answer(Page[ListedTemplate](data=found, next=place))
 
     async def show(self, call: Call) -> Answer:
         """Show a version."""
@@ -262,7 +249,7 @@ def operations(api: Api) -> list[Operation]:
             query=TenantQuery,
             max_body=_MAX_BODY_OCTETS,
             answers={200: StoredVersion, 201: StoredVersion},
-            problems=("sender-refused", "tenant-refused", "busy"),
+            problems=("sender-refused", "tenant-refused"),
         ),
         Operation(
             method="GET",

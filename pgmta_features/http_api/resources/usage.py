@@ -9,7 +9,8 @@ from pydantic import BaseModel, Field
 
 from pgmta.store.queries import feature_queries
 from pgmta_features.http_api.api import Api
-from pgmta_features.http_api.operation import Answer, Call, Operation, Page, Received
+from pgmta_features.http_api.operation import Answer, Call, Operation, Received
+from pgmta_features.http_api.pages import Page
 from pgmta_features.http_api.problem import Problem
 
 _SQL = feature_queries("http_api")

@@ -17,7 +17,8 @@ from pgmta_features.events.kinds import KINDS
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import ANY_TENANT, Caller
 from pgmta_features.http_api.intake.senders import tenant_of
-from pgmta_features.http_api.operation import Answer, Call, Id, Operation, Page, Received, Time
+from pgmta_features.http_api.operation import Answer, Call, Id, Operation, Received, Time, id_of
+from pgmta_features.http_api.pages import Page, PageQuery, cut
 from pgmta_features.http_api.problem import Problem, not_found
 from pgmta_features.webhooks.config import WebhookKeys
 from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, check_kinds, read_condition
@@ -28,16 +29,6 @@ from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, View
 _SCOPE = "webhooks"
 _TRIES, _TRY_PAUSE_S = 5, 0.3  # for the locks that a first subscription takes
 _MAX_EVENTS = 1000  # of a replay by ids
-_MAX_ID = (1 << 63) - 1
-
-Problem.STATUSES.update({
-    "webhook-exists": (409,), "webhooks-full": (409,), "webhooks-keyless": (409,),
-})  # fmt: skip
-Problem.TITLES.update({
-    "webhook-exists": "There is such a webhook already",
-    "webhooks-full": "There are too many webhooks",
-    "webhooks-keyless": "The installation derives no secrets",
-})  # fmt: skip
 
 
 def _url(text: str) -> str:
@@ -137,13 +128,6 @@ class Replay(Received):
         if (self.since is not None) + (self.events is not None) + self.set_aside != 1:
             raise ValueError("give one of since, events and set_aside")
         return self
-
-
-class PageQuery(Received):
-    """A page of a list."""
-
-    after: str = ""
-    limit: int = Field(default=100, ge=1, le=1000)
 
 
 class Webhook(BaseModel):
@@ -258,11 +242,9 @@ class WebhookResource:
         """Return a page of endpoints."""
         query: PageQuery = call.query
         async with self._webhooks(call.caller) as webhooks:
-            rows = await webhooks.endpoints(after=_number(query.after or "0"), most=query.limit)
-        return Answer(Page[Webhook](
-            data=[_shown(row) for row in rows],
-            next=str(rows[-1]["id"]) if len(rows) == query.limit else None,
-        ))  # fmt: skip
+            rows = await webhooks.endpoints(after=query.after_id(), most=query.limit + 1)
+        rows, place = cut(rows, query.limit, lambda row: row["id"])
+        return Answer(Page[Webhook](data=[_shown(row) for row in rows], next=place))
 
     async def show(self, call: Call) -> Answer:
         """Return an endpoint."""
@@ -326,11 +308,9 @@ class WebhookResource:
         async with self._webhooks(call.caller) as webhooks:
             if not await webhooks.endpoints(number=_id(call)):
                 raise not_found("webhook")
-            rows = await webhooks.failures(_id(call), after=query.after, most=query.limit)
-        return Answer(Page[Failure](
-            data=[Failure(**row) for row in rows],
-            next=rows[-1]["event_id"] if len(rows) == query.limit else None,
-        ))  # fmt: skip
+            rows = await webhooks.failures(_id(call), after=query.after or "", most=query.limit + 1)
+        rows, place = cut(rows, query.limit, lambda row: row["event_id"])
+        return Answer(Page[Failure](data=[Failure(**row) for row in rows], next=place))
 
 
 def view_of(caller: Caller, tenant: str | None = None) -> View:
@@ -355,14 +335,10 @@ def _check_reach(view: View, url: str | None) -> None:
         raise Problem(422, "invalid", f"{error}.", pointer="/url") from None
 
 
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_ID):
-        raise not_found("webhook")
-    return int(text)
-
-
 def _id(call: Call) -> int:
-    return _number(call.path["id"])
+    if not (number := id_of(call.path["id"])):
+        raise not_found("webhook")
+    return number
 
 
 def _shown(row: Mapping[str, Any]) -> Webhook:
@@ -385,14 +361,14 @@ async def _patiently[T](work: Any) -> T:
 def operations(api: Api) -> list[Operation]:
     """Return the operations."""
     resource = WebhookResource(api)
-    one, known = "/v1/webhooks/{id}", ("not-found", "busy")
+    one, known = "/v1/webhooks/{id}", ("not-found",)
     return [
         Operation(
             method="POST", path="/v1/webhooks", scope=_SCOPE,
             summary="Make an endpoint, and show its secret once", handler=resource.add,
             body=NewWebhook, answers={201: NewSecret},
             problems=(
-                "tenant-refused", "webhook-exists", "webhooks-full", "webhooks-keyless", "busy",
+                "tenant-refused", "webhook-exists", "webhooks-full", "webhooks-keyless",
             ),
         ),
         Operation(

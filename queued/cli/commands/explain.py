@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pgmta.action import IS_MALFORMED, Action
-from pgmta.command import print_json, print_line
+from pgmta.command import instant, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.mail.metadata import DEADLINE_KEY as DEADLINE
 from pgmta.postgres.operator import connected
@@ -26,11 +26,11 @@ from queued.cli.commands.show import (
     print_senders,
     quarantine_of,
 )
-from queued.cli.options.explainer import explainers, first_reason, mail_of
-from queued.cli.options.queue_command import command, database_of, instant
-from queued.cli.options.waits import waits_for
+from queued.cli.options.queue_command import command, database_of
 from queued.config import QueuedConfig, read_config
 from queued.delivery.transports import parsers
+from queued.explaining.explainer import explainers, first_reason, mail_of
+from queued.explaining.waits import waits_for
 from queued.routing.retry_until import end_of
 from queued.routing.routes import Routes
 

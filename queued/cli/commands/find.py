@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_line
+from pgmta.command import EXIT_FAILURE, instant, print_line
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.telephone import is_number, number_of
 from pgmta.postgres.operator import connected
@@ -24,7 +24,6 @@ from queued.cli.options.queue_command import (
     Form,
     command,
     database_of,
-    instant,
     print_rows,
     read_duration,
 )

@@ -14,13 +14,18 @@ from typing import Any
 import click
 import psycopg
 
-from pgmta.command import print_csv, print_json, print_line, shorten
+from pgmta.command import instant, print_csv, print_json, print_line, shorten
 from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.states import LOGGED_EVENTS
 from pgmta.store.changes.attempt_log import AttemptLog, of_attempts
 from pgmta.store.changes.search import Wanted
 from queued.cli.options.filter_options import search_options
-from queued.cli.options.queue_command import Form, command, database_of, instant, read_duration
+from queued.cli.options.queue_command import (
+    Form,
+    command,
+    database_of,
+    read_duration,
+)
 
 _LOOK_INTERVAL_S = 1.0
 # a pause lasts so many times as long as a look, which long transactions slow down

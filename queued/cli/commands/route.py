@@ -15,7 +15,7 @@ import click
 import psycopg
 
 from pgmta.action import Action
-from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.command import EXIT_FAILURE, instant, print_json, print_line
 from pgmta.config.environment import Environment
 from pgmta.config.types import HostPort
 from pgmta.errors import AddressError, DeliveryError, PgmtaError, StoreUnavailable
@@ -27,7 +27,7 @@ from pgmta.postgres.operator import connect_operator, connected
 from pgmta.store.changes.overview import Overview
 from pgmta.store.records.tls_knowledge import BrokenHost, TlsKnowledge
 from queued.cli.options.ceiling_lines import ceiling_lines
-from queued.cli.options.queue_command import command, instant, parse_pairs
+from queued.cli.options.queue_command import command, parse_pairs
 from queued.config import SMTP_TRANSPORTS, read_config, whole_route
 from queued.delivery.smtp.smtp_parameters import parameters_of
 from queued.delivery.smtp.smtp_transport import SmtpTransport

@@ -10,14 +10,19 @@ from typing import Any
 
 import click
 
-from pgmta.command import print_json, print_line, print_text
+from pgmta.command import instant, print_json, print_line, print_text
 from pgmta.errors import PgmtaError
 from pgmta.mail.received_field import ClientFacts, client_of
 from pgmta.postgres.operator import connected
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import UNDELIVERABLE, Listing, MessageReports
-from queued.cli.options.explainer import explainers, first_reason
-from queued.cli.options.queue_command import Column, command, database_of, instant, print_rows
+from queued.cli.options.queue_command import (
+    Column,
+    command,
+    database_of,
+    print_rows,
+)
+from queued.explaining.explainer import explainers, first_reason
 
 type Came = dict[str, str | None]
 """User, client, helo (the name that the client gave), protocol and origin."""

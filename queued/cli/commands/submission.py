@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.command import EXIT_FAILURE, instant, print_json, print_line
 from pgmta.compose.submitted_mail import RawMail
 from pgmta.errors import ConfigError, SubmissionError
 from pgmta.mail.header import header_block, without_bcc
@@ -24,7 +24,6 @@ from queued.cli.options.queue_command import (
     Form,
     command,
     database_of,
-    instant,
     print_rows,
 )
 

@@ -10,11 +10,12 @@ from typing import TextIO
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line, print_text
+from pgmta.command import EXIT_FAILURE, instant, print_json, print_line, print_text
 from pgmta.compose.parts import NamedMailbox
 from pgmta.compose.template import TemplateSource, compile_template
 from pgmta.errors import AddressError, ConfigError, PgmtaError, TemplateError
 from pgmta.mail.address import parse_mailbox
+from pgmta.mail.names import check_tenant
 from pgmta.postgres.operator import connected
 from pgmta.store.changes.templates import NamedTemplate, StoredTemplate, TemplateTable
 from queued.cli.options.queue_command import (
@@ -24,14 +25,12 @@ from queued.cli.options.queue_command import (
     age_of,
     command,
     database_of,
-    instant,
     print_rows,
     who,
 )
 from queued.cli.options.shown_parts import show_parts, view_options
 from queued.cli.options.template_file import (
     SUFFIXES,
-    check_tenant,
     front_matter,
     read_template,
     read_templates,

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from pgmta.command import EXIT_FAILURE, print_json, print_line
+from pgmta.command import EXIT_FAILURE, instant, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.password import login_name
 from pgmta.postgres.operator import connected
@@ -23,7 +23,6 @@ from queued.cli.options.queue_command import (
     age_of,
     command,
     database_of,
-    instant,
     print_rows,
     who,
 )

@@ -304,11 +304,6 @@ def _shown(row: Any, column: Column, wide: bool) -> Any:
     return row[column] if isinstance(column, str) else column(row)
 
 
-def instant(moment: datetime) -> str:
-    """Return a time as commands print it."""
-    return f"{moment:%Y-%m-%d %H:%M:%S%z}"
-
-
 def age_of(moment: datetime) -> str:
     """Return the age of something that happened then; - if it is still to come."""
     seconds = (datetime.now(UTC) - moment).total_seconds()

@@ -16,30 +16,15 @@ from pgmta.config.loader import parse_lines
 from pgmta.config.types import Section
 from pgmta.config.yaml_file import KeyLines
 from pgmta.errors import ConfigError, TemplateError
+from pgmta.mail.names import check_name, check_tenant
 from pgmta.store.changes.templates import NamedTemplate
 
 SUFFIXES = (".txt", ".html")
 """How the names of template files end."""
 
 _FENCE = "---"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TENANT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._@+-]{0,63})?")
 _UNQUOTED = re.compile(r"\s*[\w-]+:\s*\{\{")
 _BRACKETED = re.compile(r"<([^<>]*)>\s*\Z")
-
-
-def check_name(text: str) -> str:
-    """Return the name of a template. Raises ValueError."""
-    if not _NAME.fullmatch(text):
-        raise ValueError(f"{text[:80]!r} is no name of 1 to 64 letters, digits and . _ -")
-    return text
-
-
-def check_tenant(text: str) -> str:
-    """Return a tenant, '' for none. Raises ValueError."""
-    if not _TENANT.fullmatch(text):
-        raise ValueError(f"{text[:80]!r} is no name of 1 to 64 letters, digits and . _ @ + -")
-    return text
 
 
 class FrontMatter(Section):

@@ -15,10 +15,10 @@ from pgmta.config.types import Network
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import normalise_domain, parse_mailbox
 from pgmta.mail.metadata import OWN_KEYS
+from pgmta.mail.names import check_tenant
 from pgmta.password import MAX_PASSWORD_OCTETS
 from pgmta.store.admin.user_accounts import Rights, Secret
 from queued.cli.options.queue_command import parse_pairs
-from queued.cli.options.template_file import check_tenant
 
 _MIN_PASSWORD_CHARACTERS = 8
 

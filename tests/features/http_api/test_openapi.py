@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pgmta_features.http_api.api import Api
-from pgmta_features.http_api.openapi import words_of
+from pgmta_features.http_api.openapi_document import words_of
 from pgmta_features.http_api.openapi_page import POLICY
-from pgmta_features.http_api.problem import STATUSES, TITLES
+from pgmta_features.http_api.problem import PROBLEMS
 from pgmta_features.http_api.scopes import SCOPES
 from tests.features.http_api.served import ServedApi
 from tests.support.packages import folder
@@ -38,7 +38,7 @@ def test_each_operation_and_its_problems_are_described(api: ServedApi) -> None:
     assert len(names) == len(set(names)) == len(operations)
     for each in operations:
         assert each.scope in {"", *SCOPES}, each.path
-        assert not [w for w in words_of(each) if w not in TITLES or w not in STATUSES], each.path
+        assert not [w for w in words_of(each) if w not in PROBLEMS], each.path
     for reference in references(document):
         place = document
         for name in reference.removeprefix("#/").split("/"):

@@ -8,9 +8,9 @@ import re
 import psycopg
 import pytest
 
+from pgmta.command import instant
 from pgmta.errors import ConfigError
 from pgmta_features.campaigns.commands.hours import hours_text, read_days, read_hours
-from queued.cli.options.queue_command import instant
 from tests.features.campaigns.commands.site import Site
 from tests.features.campaigns.commands.test_look import begin_worker, waits
 from tests.support.rows import column, fetch

@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pgmta.command import age
+from pgmta.command import age, instant
 from pgmta.states import Status
-from queued.cli.options.queue_command import instant
 
 
 def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]) -> str:

@@ -13,7 +13,7 @@ from pydantic_core import core_schema
 
 from pgmta.http.answers import JSON_TYPE, PROBLEM_TYPE
 from pgmta_features.http_api.operation import Operation
-from pgmta_features.http_api.problem import ALWAYS, STATUSES, TITLES, TYPE_PREFIX
+from pgmta_features.http_api.problem import ALWAYS, PROBLEMS, TYPE_PREFIX
 from pgmta_features.http_api.scopes import SCOPES
 
 _PUBLIC = ("insecure", "invalid")
@@ -60,7 +60,8 @@ _PROBLEM: dict[str, Any] = {
     },
     "examples": [
         {
-            "type": f"{TYPE_PREFIX}invalid", "title": TITLES["invalid"], "status": _UNPROCESSABLE,
+            "type": f"{TYPE_PREFIX}invalid", "title": PROBLEMS["invalid"][0],
+            "status": _UNPROCESSABLE,
             "detail": "subjekt: Unknown key; did you mean subject?", "pointer": "/subjekt",
             "errors": [
                 {"pointer": "/subjekt", "detail": "Unknown key; did you mean subject?"}
@@ -292,7 +293,7 @@ def _problems(operation: Operation, responses: dict[str, Any]) -> dict[str, Any]
     """Return the problems of an operation by status."""
     by_status: dict[int, list[str]] = {}
     for word in words_of(operation):
-        for status in STATUSES.get(word, ()):
+        for status in PROBLEMS[word][1]:
             if status != _UNPROCESSABLE or operation.takes_body:
                 by_status.setdefault(status, []).append(word)
     found = {}
@@ -305,7 +306,7 @@ def _problems(operation: Operation, responses: dict[str, Any]) -> dict[str, Any]
         name = "-".join([str(status), *words, *(["public"] if operation.public else [])])
         kinds = [TYPE_PREFIX + word for word in words] + [_UNTYPED] * (status == 400)
         responses[name] = {
-            "description": ". ".join(TITLES[word] for word in words) + ".",
+            "description": ". ".join(PROBLEMS[word][0] for word in words) + ".",
             "headers": {each: _reference("headers", each) for each in headers},
             "content": {
                 PROBLEM_TYPE: {

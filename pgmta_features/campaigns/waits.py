@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from datetime import datetime, timedelta
 
+from pgmta.command import instant
 from pgmta_features.campaigns.campaign_table import CampaignState, Obstacles
-from queued.cli.options.queue_command import instant
 
 _MAX_HOURS = 5  # of time zones
 _SOON = timedelta(seconds=2)  # a shorter distance of two mails is no obstacle

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from pgmta.http.answers import HTML_TYPE, JSON_TYPE
 from pgmta_features.http_api.api import Api
-from pgmta_features.http_api.openapi import document
+from pgmta_features.http_api.openapi_document import document
 from pgmta_features.http_api.openapi_page import POLICY, page
 from pgmta_features.http_api.operation import Call, Operation
 

@@ -1,0 +1,1 @@
+"""Why mail waits, in words."""

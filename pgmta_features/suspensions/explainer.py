@@ -9,8 +9,9 @@ from pgmta.command import instant, shorten
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.states import WAITING
 from pgmta.store.changes.overview import Overview
+from pgmta.store.queries import feature_queries
 from pgmta_features.suspensions.orders import SuspensionOrders
-from queued.explaining.explainer import Explainer, Row, mail_of
+from queued.explaining.explainer import Ask, Explainer, Row, mail_of
 
 if TYPE_CHECKING:
     from queued.routing.routes import Routes
@@ -81,4 +82,18 @@ def _lines(row: Row) -> Iterator[tuple[str, str]]:
         yield "suspended", f"{until}; by {each['created_by']}"
 
 
-EXPLAINER = Explainer(add_facts=_add_suspensions, reason=_reason, lines=_lines, in_show=True)
+async def _reasons_for_keys(ask: Ask, rows: Sequence[int]) -> dict[int, str]:
+    found = await ask(feature_queries("suspensions")["suspended_for"], {"rows": list(rows)})
+    return {each["row_id"]: _reason_for_key(each) for each in found}
+
+
+def _reason_for_key(each: Row) -> str:
+    about = "" if each["value"] is None else f" of {each['kind']} {each['value']}"
+    end = f" at {instant(each['until'])}" if each["until"] else ", by an operator"
+    return f"the end of a suspension{about}{end}"
+
+
+EXPLAINER = Explainer(
+    add_facts=_add_suspensions, reason=_reason, lines=_lines, in_show=True,
+    reasons_for_keys=_reasons_for_keys,
+)  # fmt: skip

@@ -183,3 +183,7 @@ WHERE q.suspension IS NOT NULL AND NOT EXISTS (SELECT FROM suspensions AS s WHER
 -- name: marks
 -- The rows of a message that were put off, each with its suspension.
 SELECT id, suspension FROM queue WHERE message_id = %(id)s AND suspension IS NOT NULL
+
+-- name: suspended_for
+-- Of these rows those that wait for a suspension, for who may not see suspensions.
+SELECT row_id, kind, value, until FROM pgmta.suspended_for(%(rows)s::bigint[])

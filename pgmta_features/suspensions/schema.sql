@@ -197,6 +197,16 @@ END $$;
 COMMENT ON FUNCTION suspended_under IS
     'Of these rows of queue those that meet the condition of a suspension, each with its number.';
 
+CREATE FUNCTION suspended_for(rows bigint[]) RETURNS TABLE (row_id bigint, kind text, value text, until timestamptz)
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT q.id, s.kind, CASE WHEN s.kind <> 'condition' THEN s.value END, s.until
+    FROM queue AS q JOIN suspensions AS s ON s.id = q.suspension
+    WHERE q.id = ANY (rows)
+$$;
+COMMENT ON FUNCTION suspended_for IS
+    'Of these rows of queue those that were put off for a suspension, with what its mail has in common (value is null for a '
+    'condition). It says nothing that is for operators.';
+
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
     ('suspensions', '{reason}', 'words', 'true'),
     ('suspensions', '{value,tag}', 'named', 'true');
@@ -217,4 +227,5 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION queue_suspend', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION queue_resume', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION suspensions_expire', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION suspended_under', 'pgmta_queued', 'EXECUTE');
+    ('FUNCTION suspended_under', 'pgmta_queued', 'EXECUTE'),
+    ('FUNCTION suspended_for', 'pgmta_api', 'EXECUTE');

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 type Row = dict[str, Any]
 """A row of the queue by columns, as JSON has it. Explainers add keys."""
+type Ask = Callable[[bytes, Mapping[str, Any]], Awaitable[list[Row]]]
+"""Runs a statement with parameters, and returns its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +30,17 @@ class Explainer:
     By these facts `reason` returns for what a row waits, '' if for nothing of the feature, and
     `lines` further lines of `queuectl explain`, each with its label. With `in_show`, it is asked
     for `queuectl show` too, without routes.
+
+    `reasons_for_keys` gets ids of rows, and returns for what they wait in words for those whom a
+    key of the HTTP API serves: without what operators write for each other. Its login has few
+    rights.
     """
 
     add_facts: Callable[[OperatorConnection, Sequence[Row], Routes | None], Awaitable[None]]
     reason: Callable[[Row], str]
     lines: Callable[[Row], Iterable[tuple[str, str]]] = lambda row: ()
     in_show: bool = False
+    reasons_for_keys: Callable[[Ask, Sequence[int]], Awaitable[Mapping[int, str]]] | None = None
 
 
 @cache

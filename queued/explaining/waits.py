@@ -18,7 +18,9 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
     leased = row["lease_until"] is not None and row["lease_until"] > now
     if status == Status.HOLD:
         until = row["hold_until"]
-        ends = f"until {instant(until)}" if until else "until an operator releases it"
+        # a key of the HTTP API releases what it holds
+        key = "the key or " if row["held_by"].startswith("key:") else ""
+        ends = f"until {instant(until)}" if until else f"until {key}an operator releases it"
         if row["malformed"]:
             ends = "until an operator deletes it, as an address holds control characters"
         elif row["send_at"] is not None and row["send_at"] > now:

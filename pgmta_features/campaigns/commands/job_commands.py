@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from pgmta.command import print_json, print_line
+from pgmta.command import instant, print_json, print_line
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta_features.campaigns.campaign_table import CampaignTable
 from pgmta_features.campaigns.commands.argument import about_campaign, campaign_table
@@ -22,7 +22,6 @@ from queued.cli.options.queue_command import (
     Column,
     Form,
     command,
-    instant,
     print_rows,
     read_duration,
 )  # fmt: skip

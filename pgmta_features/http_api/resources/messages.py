@@ -10,8 +10,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from pgmta.config.types import hint
+from pgmta.states import WAITING
 from pgmta.store.queries import feature_queries
 from pgmta_features.http_api.api import Api
+from pgmta_features.http_api.database import ApiSession
 from pgmta_features.http_api.intake.senders import tenant_of
 from pgmta_features.http_api.operation import (
     MAX_ID,
@@ -25,6 +27,7 @@ from pgmta_features.http_api.operation import (
 )
 from pgmta_features.http_api.pages import Page, PageQuery, cut, no_place
 from pgmta_features.http_api.problem import Problem, not_found, pointer_of
+from queued.explaining.explainer import explainers
 from queued.explaining.waits import waits_for
 
 STATES = (
@@ -248,9 +251,7 @@ class _Messages:
         number = _message(call)
         async with self._database.acting(call.caller) as session:
             row = await session.row(_SQL["message"], {"id": number})
-            rows = await session.rows(
-                _SQL["recipients"], {"id": number, "after": 0, "most": _FIRST_RECIPIENTS + 1}
-            )
+            rows = await _rows(session, number, 0, _FIRST_RECIPIENTS)
         if row is None:
             raise not_found("message")
         found, place = _recipients(rows, _FIRST_RECIPIENTS)
@@ -261,9 +262,7 @@ class _Messages:
         number, after = _message(call), call.query.after_id()
         async with self._database.acting(call.caller) as session:
             row = await session.row(_SQL["message"], {"id": number})
-            rows = await session.rows(
-                _SQL["recipients"], {"id": number, "after": after, "most": call.query.limit + 1}
-            )
+            rows = await _rows(session, number, after, call.query.limit)
         if row is None:
             raise not_found("message")
         found, place = _recipients(rows, call.query.limit)
@@ -311,6 +310,18 @@ class _Messages:
         return Answer(Changed(changed=row["changed"]))
 
 
+async def _rows(session: ApiSession, number: int, after: int, limit: int) -> list[dict[str, Any]]:
+    """Return the rows of a message behind one, to one beyond the limit, with what features say."""
+    params = {"id": number, "after": after, "most": limit + 1}
+    rows = await session.rows(_SQL["recipients"], params)
+    reasons: dict[int, str] = {}
+    if waiting := [row["row_id"] for row in rows if row["status"] in WAITING]:
+        for each in explainers():
+            if each.reasons_for_keys:
+                reasons = {**await each.reasons_for_keys(session.rows, waiting), **reasons}
+    return [{**row, "reason": reasons.get(row["row_id"])} for row in rows]
+
+
 def _recipients(rows: list[dict[str, Any]], most: int) -> tuple[list[Recipient], str | None]:
     """Return the recipients of a page, and the place of the next one."""
     now = datetime.now(UTC)
@@ -320,8 +331,9 @@ def _recipients(rows: list[dict[str, Any]], most: int) -> tuple[list[Recipient],
 
 def _wait(row: Mapping[str, Any], now: datetime) -> str | None:
     """Return for what a recipient waits, as `queuectl explain` says it without names of workers."""
-    if row["status"] is None:
-        return None
+    reason: str | None = row["reason"]
+    if reason or row["status"] is None:
+        return reason
     some = ["a worker"] if row["worker"] else []
     return waits_for({**row, "lease_owner": "queued", "workers": some, "rules": []}, now, {})
 

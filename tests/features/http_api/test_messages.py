@@ -91,6 +91,27 @@ def test_each_state_and_why_it_waits(api: ServedApi, db: psycopg.Connection) -> 
     assert "queued" in answer.members["detail"]
 
 
+def test_suspended_mail_waits_for_the_end_of_its_suspension(
+    api: ServedApi, db: psycopg.Connection
+) -> None:
+    token = make_key(db, "shop", "messages")
+    until = datetime(2031, 5, 6, 7, 8, tzinfo=UTC)
+    for number, (kind, value, end, said) in enumerate([
+        ("domain", "b.example", until, "the end of a suspension of domain b.example at 2031-05-06"),
+        ("condition", "priority = 5", None, "the end of a suspension, by an operator"),
+    ], 1):  # fmt: skip
+        suspension = column(
+            db, "SELECT queue_suspend(%s, %s, 'ask ops@x.example', %s)", kind, value, end
+        )[0]
+        put(db, number, status="DEFERRED", due=400_000)
+        db.execute("UPDATE queue SET suspension = %s WHERE message_id = %s", (suspension, number))
+        for path in (f"/v1/messages/{number}", f"/v1/messages/{number}/recipients"):
+            shown = of(api, token, path)
+            assert said in str(shown)
+            assert "priority =" not in str(shown)
+            assert "ops" not in str(shown)
+
+
 def test_searches(api: ServedApi, db: psycopg.Connection) -> None:
     token = make_key(db, "shop", "messages")
     put(db, 1, recipient="ann@b.example", sender="x@example.org", metadata={"order": 7, "tag": "a"})

@@ -88,7 +88,7 @@ async def test_a_new_session_tells_all_because_numbers_of_transactions_may_have_
     assert await has(sieve, "ann", "joe") == [True, True]
     db.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE application_name = 'pgmta test'"
+        " WHERE application_name = 'pgmta test' AND datname = current_database()"
     )
     await eventually(lambda: not link.connected)  # so the statement itself connects
     assert await has(sieve, "ann", "joe") == [True, True]

@@ -27,7 +27,7 @@ FEATURE = Feature(
         ".sequencer:SUBSCRIBED",
         ".sequencer:UNNUMBERED",
         ".consumers.function_caller:FUNCTIONS",
-        ".consumers.late_rows:LATE",
+        ".consumers.late_rows:RETRIES",
     ),
     duties=(".retention:DUTY", ".consumers.late_rows:DUTY"),
     loops={

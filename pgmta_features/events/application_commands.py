@@ -1,4 +1,4 @@
-"""`queuectl events table`, `function`, `asides` and `replay`: events for applications."""
+"""`queuectl events table` and `function`: events for applications."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ import click
 import psycopg
 
 from pgmta.command import EXIT_FAILURE, print_line, print_text
-from pgmta.errors import ConfigError
 from pgmta.postgres.operator import connected
 from pgmta_features.events.event_table import EventTable
-from queued.cli.options.queue_command import (
-    Form,
-    age_of,
-    command,
-    database_of,
-    print_rows,
-    read_time,
-)
+from queued.cli.options.queue_command import command, database_of
 
 _sent_by = click.option(
     "--sent-by", metavar="LOGIN", help="Only events of mail that this login submitted."
@@ -42,8 +34,9 @@ async def table(
 ) -> None:
     """Insert events into a table of an application, in the transaction of their outcome.
 
-    If that fails, because the table is locked or was changed, queued inserts them later. The table
-    may have further columns and indexes, but nothing that runs code: docs/programs/events.md.
+    If that fails, because the table is locked or was changed, queued inserts them later, or at once
+    if you repeat the command. The table may have further columns and indexes, but nothing that runs
+    code: docs/programs/events.md.
     """
     async with connected(database_of(config)) as db:
         events = EventTable(db)
@@ -70,47 +63,10 @@ async def function(
     """Call a function of an application with events, each exactly once.
 
     SCHEMA.FUNCTION(jsonb) gets an array of events. queued calls it in a session of that login, and
-    notes in the same transaction which events it had. If it fails, it gets them again.
+    notes in the same transaction which events it had. If it fails, it gets them again. Repeat the
+    command after you mended the function: it is tried at once.
     """
     name = name.removesuffix("(jsonb)")
     async with connected(database_of(config)) as db:
         subscription = await EventTable(db).call(name, login, sent_by, tenant, waits)
     print_line(f"{subscription} is called with events; `queuectl events list` shows it")
-
-
-@command(None, "asides", rows=True)
-@click.argument("name", metavar="SCHEMA.FUNCTION")
-async def asides(name: str, config: Path, form: Form) -> None:
-    """List events that a function failed with, and that were set aside."""
-    async with connected(database_of(config)) as db:
-        rows = await EventTable(db).asides(name)
-    print_rows(
-        rows,
-        {
-            "event": "id",
-            "failed": lambda row: age_of(row["at"]),
-            "again": lambda row: "yes" if row["again"] else "",
-            "error": "error",
-        },
-        form,
-    )
-
-
-@command(None, "replay")
-@click.argument("name", metavar="SCHEMA.FUNCTION")
-@click.argument("ids", metavar="[EVENT]...", nargs=-1)
-@click.option("--since", metavar="TIME", help="With all events since then instead.")
-async def replay(name: str, ids: tuple[str, ...], since: str | None, config: Path) -> None:
-    """Call a function again with events that were set aside: with these, or with all.
-
-    With --since it gets all later events again, and has to know by their ids which it had.
-    """
-    if ids and since:
-        raise ConfigError(["--since stands alone"])
-    begin = read_time(since, "--since")
-    async with connected(database_of(config)) as db:
-        events = EventTable(db)
-        after = await events.since(begin) if begin else None
-        number = await events.replay(name, ids, after)
-    what = f"events since {since}" if since else f"{number} events that were set aside"
-    print_line(f"{name} is called again with {what}")

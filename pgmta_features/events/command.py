@@ -24,7 +24,7 @@ from pgmta.command import (
 from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.postgres.operator import OperatorConnection, connected
-from pgmta_features.events.application_commands import asides, function, replay, table, waits
+from pgmta_features.events.application_commands import function, table, waits
 from pgmta_features.events.event_table import EventTable
 from pgmta_features.events.kinds import KINDS
 from queued.cli.options.queue_command import (
@@ -219,14 +219,15 @@ async def list_subscriptions(config: Path, form: Form) -> None:
 def _state(row: dict[str, Any]) -> str:
     """Return what a table or a function of an application failed with."""
     numbers = (
-        (row["waiting"], "wait"), (row["later"], "inserted later"), (row["aside"], "set aside"),
-        (row["failures"], "failures"),
+        (row["waiting"], "wait"), (row["later"], "inserted later"), (row["failures"], "failures"),
     )  # fmt: skip
     found = [f"{number:,} {word}" for number, word in numbers if number]
+    if row["first"]:
+        found.append(f"the first is {row['first']}")
     if row["error"]:
         found.append(f"{age_of(row['failed_at'])} ago: {row['error']}")
     return "; ".join(found)
 
 
-for _each in (table, function, asides, replay):
+for _each in (table, function):
     events.add_command(_each)

@@ -10,6 +10,7 @@ from pgmta.store.queries import feature_queries
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
 
 _MAX_UNNUMBERED_S = 10.0
+_MIN_QUIET_S = 600.0  # without trouble, after which a table is sound
 _MAX_UNREAD_S = 3 * 86400.0  # less than events are kept
 
 _SQL = feature_queries("events")
@@ -33,17 +34,26 @@ async def checks(examination: Examination) -> dict[str, Check]:
                 f"have its program read on before its events expire, or end it: "
                 f"`queuectl events unsubscribe {row['name']}`",
             )
+        failing = set()
         for row in await examination.run(_SQL["failing"], age=_MAX_UNNUMBERED_S):
-            number = "its events" if row["events"] is None else f"{row['events']:,} events"
+            waits = f", and {row['events']:,} events wait for it" if row["events"] else ""
+            what = f"event {row['first']}" if row["first"] else "its events"
             yield warning(
                 "events",
-                f"the {row['kind']} {row['name']} fails with {number}, for "
-                f"{age(row['seconds'])}: {row['error']}",
-                "mend it: `queuectl events list` has the reason, and `queuectl events replay` "
-                "repeats what was set aside"
-                if row["kind"] == "function"
-                else "mend it, and queued inserts them",
+                f"the {row['kind']} {row['name']} has failed with {what} for "
+                f"{age(row['seconds'])}{waits}: {row['error']}",
+                "mend it, and queued tries again, at once after "
+                f"`queuectl events {row['kind']} {row['name']}`",
             )
+            failing.add(row["name"])
+        for row in await examination.run(_SQL["refusing"], age=_MIN_QUIET_S):
+            if row["name"] not in failing:
+                yield warning(
+                    "events",
+                    f"the table {row['name']} got events later than their outcome, the last "
+                    f"{age(row['seconds'])} ago: {row['error']}",
+                    "find out who locks it, or what makes its inserts slow",
+                )
         for row in await examination.run(_SQL["missing_days"]):
             yield warning(
                 "events",

@@ -92,16 +92,6 @@ class EventTable:
         fields = {"function": function, "login": login, "viewer": viewer, "tenant": tenant}
         return str(await self._repeat("call", fields, "name", waits))
 
-    async def replay(self, name: str, ids: Sequence[str], after: str | None) -> int:
-        """Have a function called again with events that were set aside, or behind a cursor."""
-        fields = {"name": name, "ids": list(ids) or None, "after": after}
-        (row,) = await self._db.rows(_SQL["replay"], fields)
-        return int(row["events"])
-
-    async def asides(self, name: str) -> list[dict[str, Any]]:
-        """Return the events that a function failed with."""
-        return await self._db.rows(_SQL["asides"], {"name": name})
-
     async def _repeat(
         self, statement: str, fields: dict[str, Any], column: str, waits: Callable[[str], None]
     ) -> Any:

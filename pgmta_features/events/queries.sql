@@ -10,10 +10,6 @@ EXISTS (SELECT FROM event_subscriptions)
 -- Number statements that wrote events: how many, their events, and the age of the oldest in seconds.
 SELECT commits, events, seconds FROM events_number(%(most)s, %(late)s)
 
--- name: quiet
--- Have the next event send a notification.
-SELECT events_quiet()
-
 -- name: keep
 -- Note the last number, before old days are dropped.
 SELECT events_keep()
@@ -26,10 +22,9 @@ FROM events_read(%(after)s, %(most)s, %(kinds)s, %(viewer)s, %(tenant)s)
 -- name: of_message
 -- The events of a message that have a number, each with its cursor.
 SELECT r.cursor, r.id, r.kind, r.at, r.message_id, r.row_id, r.document
-FROM mail_events AS e JOIN event_log AS l ON l.commit = e.commit AND l.at = e.at,
-    LATERAL events_read(format('%%s.%%s.%%s', (SELECT max(history) FROM event_history), l.number, e.place - 1), 1, upto => l.number) AS r
-WHERE e.message_id = %(message)s AND r.id IS NOT NULL
-ORDER BY l.number, e.place
+FROM mail_events AS e, LATERAL events_read(event_cursor(e.commit, e.at, e.place), 1) AS r
+WHERE e.message_id = %(message)s AND r.id = e.commit || '-' || e.place
+ORDER BY split_part(r.cursor, '.', 2)::bigint, e.place
 
 -- name: end
 -- The cursor behind all events.
@@ -57,10 +52,14 @@ SELECT events_unsubscribe(%(name)s) AS ended
 
 -- name: subscriptions
 -- Who subscribes, and what applications failed with.
-SELECT s.name, s.kind, s.created_at, s.created_by, s.read_at, t.later, f.failures, coalesce(f.failed_at, t.failed_at) AS failed_at,
-    coalesce(f.error, t.error) AS error, (SELECT sum(l.last - l.place) FROM event_rows_late AS l WHERE l.name = t.name) AS waiting,
-    (SELECT count(*) FROM event_asides AS a WHERE a.name = f.name AND NOT a.again) AS aside, f.cursor
+SELECT s.name, s.kind, s.created_at, s.created_by, s.read_at, t.later, f.failures, coalesce(f.failed_at, r.noted_at, t.failed_at) AS failed_at,
+    coalesce(f.error, r.reason, t.error) AS error, r.events AS waiting, r.first, f.cursor
 FROM event_subscriptions AS s LEFT JOIN event_tables AS t ON t.name = s.name LEFT JOIN application_functions AS f ON f.name = s.name
+LEFT JOIN LATERAL (
+    SELECT sum(w.last - w.place) AS events, max(w.noted_at) AS noted_at, (array_agg(w.reason ORDER BY w.commit, w.place))[1] AS reason,
+        (array_agg(w.commit || '-' || w.place + 1 ORDER BY w.commit, w.place))[1] AS first
+    FROM event_retries AS w WHERE w.name = s.name
+) AS r ON true
 ORDER BY s.kind, s.name
 
 -- name: table_statements
@@ -75,17 +74,10 @@ SELECT events_into(%(table)s, %(viewer)s, %(tenant)s) AS name
 -- Have a function called with events.
 SELECT events_call(%(function)s, %(login)s, %(viewer)s, %(tenant)s) AS name
 
--- name: replay
--- Call a function again with events that were set aside, or with all behind a cursor.
-SELECT events_replay(%(name)s, %(ids)s, %(after)s) AS events
-
--- name: asides
--- Events that a function failed with.
-SELECT id, at, error, again FROM event_asides WHERE name = %(name)s ORDER BY at, id
-
--- name: late_rows
+-- name: retries
 -- Whether events wait for a table.
-EXISTS (SELECT FROM event_rows_late)
+EXISTS (SELECT FROM event_tables AS t
+    WHERE (SELECT r.next_try FROM event_retries AS r WHERE r.name = t.name ORDER BY r.next_try LIMIT 1) <= now())
 
 -- name: later
 -- Insert events that wait for a table.
@@ -100,20 +92,26 @@ EXISTS (SELECT FROM application_functions)
 SELECT name, login FROM application_functions_due()
 
 -- name: function_failed
--- Note why a function failed; whether it still subscribes.
-SELECT event_function_failed(%(name)s, %(state)s, %(reason)s)
+-- Note why a function failed; how often in a row, null: it subscribes no more.
+SELECT event_function_failed(%(name)s, %(state)s, %(reason)s, %(alone)s)
 
 -- name: failing
 -- Tables and functions of applications that events wait for since a failure.
-SELECT t.name, 'table' AS kind, t.error, sum(l.last - l.place) AS events, extract(epoch FROM now() - min(l.noted_at))::float8 AS seconds
-FROM event_tables AS t JOIN event_rows_late AS l ON l.name = t.name
-GROUP BY t.name HAVING min(l.noted_at) < now() - make_interval(secs => %(age)s)
-UNION ALL
-SELECT f.name, 'function', f.error, NULL, extract(epoch FROM now() - f.failed_at)::float8
-FROM application_functions AS f WHERE f.error IS NOT NULL AND f.failures > 0
-UNION ALL
-SELECT a.name, 'function', min(a.error), count(*), extract(epoch FROM now() - min(a.at))::float8
-FROM event_asides AS a WHERE NOT a.again GROUP BY a.name
+SELECT s.name, s.kind, r.events, r.first, coalesce(r.reason, f.error) AS error,
+    extract(epoch FROM now() - coalesce(r.noted_at, f.failed_at))::float8 AS seconds
+FROM event_subscriptions AS s LEFT JOIN application_functions AS f ON f.name = s.name
+LEFT JOIN LATERAL (
+    SELECT sum(w.last - w.place) AS events, min(w.noted_at) AS noted_at, (array_agg(w.reason ORDER BY w.noted_at))[1] AS reason,
+        (array_agg(w.commit || '-' || w.place + 1 ORDER BY w.noted_at))[1] AS first
+    FROM event_retries AS w WHERE w.name = s.name
+) AS r ON true
+WHERE r.noted_at < now() - make_interval(secs => %(age)s) OR f.failures > 0
+ORDER BY s.name
+
+-- name: refusing
+-- Tables of applications that did not take events in so many seconds.
+SELECT name, error, extract(epoch FROM now() - failed_at)::float8 AS seconds FROM event_tables
+WHERE failed_at > now() - make_interval(secs => %(age)s) ORDER BY name
 
 -- name: late
 -- Events that wait for their number for so many seconds, and for how long the first does.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
-from contextlib import aclosing
 
 from pgmta.metrics.series import SECONDS, Histogram, MoreFigures, Series, Values
 from pgmta.postgres.link_connection import LinkConnection
@@ -15,9 +14,10 @@ from pgmta.store.queries import feature_queries
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import repeat
 
-_PAUSE_S = 0.05  # between rounds that number something
-_QUIET_S = 1.0  # without events, after which a round waits for a notification
-_LOOK_INTERVAL_S = 1.0  # by processes that wait, for missed notifications
+_PAUSE_S = 0.05  # between rounds while there are events
+_IDLE_PAUSE_S = 0.25  # between looks for the first ones after a while
+_BUSY_S = 1.0  # after events, for which more are expected soon
+_LOOK_INTERVAL_S = 1.0  # for a first subscription
 _MAX_COMMITS = 1000  # of a round
 _MIN_LATE_INTERVAL_S = 1.0  # between looks for what transactions wrote that were open for long
 
@@ -40,8 +40,8 @@ SERIES = (
 class Sequencer:
     """Numbers events for one process while somebody subscribes, or events wait.
 
-    Of several processes the one whose turn it is does it, and the others look each second whether
-    events are left. Any number may try at a time: the database lets one do it.
+    Of several processes the one whose turn it is does it, and the others try less often. Any number
+    may try at a time: the database lets one do it.
     """
 
     def __init__(self, process: QueuedProcess) -> None:
@@ -64,7 +64,6 @@ class Sequencer:
             return
         connection = await self._process.resources.connect("events")
         try:
-            await connection.execute("LISTEN pgmta_event_commits")
             await self._work(connection)
         finally:
             await connection.close()
@@ -74,39 +73,19 @@ class Sequencer:
         return await look(SUBSCRIBED) or await look(UNNUMBERED)
 
     async def _work(self, connection: LinkConnection) -> None:
-        quiet_at = 0.0  # time from which there were no events for long
+        busy_until = 0.0
         while True:
             self._process.schema.require()
             commits = await self._round(connection)
             now = time.monotonic()
             if commits:
-                quiet_at = now + _QUIET_S
-            if commits == _MAX_COMMITS:
-                continue
-            # a process whose turn is over slows down, and goes on until the next one has begun
-            pause = self._process.due_in(_PAUSE_S)
-            if now < quiet_at:
-                await asyncio.sleep(pause)
-                continue
-            if pause <= _PAUSE_S:
-                await connection.execute(_SQL["quiet"])
-                if await self._round(connection):  # what came before that
-                    continue
-            if not await self._wait(connection):
+                busy_until = now + _BUSY_S
+            elif now > busy_until and not await self._wanted():
                 return
-
-    async def _wait(self, connection: LinkConnection) -> bool:
-        """Wait until there are events that no process numbers.
-
-        Returns False if there are none, and nobody subscribes any more.
-        """
-        look = self._process.tasks_due.may
-        while not (await self._hear(connection) and self._process.due_in(_PAUSE_S) <= _PAUSE_S):
-            if await look(UNNUMBERED):
-                return True
-            if not await look(SUBSCRIBED):
-                return False
-        return True
+            if commits < _MAX_COMMITS:
+                pause = _PAUSE_S if now < busy_until else _IDLE_PAUSE_S
+                # the one whose turn is over slows down, and goes on until the next one has begun
+                await asyncio.sleep(self._process.due_in(pause))
 
     async def _round(self, connection: LinkConnection) -> int:
         """Number what there is; return the number of commits, 0 also if another process does it."""
@@ -123,15 +102,6 @@ class Sequencer:
             self._events += events
             self._seconds.observe(seconds)
         return commits or 0
-
-    async def _hear(self, connection: LinkConnection) -> bool:
-        """Wait for a notification, or for a second; return whether one came."""
-        heard = False
-        notes = connection.notifies(timeout=_LOOK_INTERVAL_S, stop_after=1)
-        async with aclosing(notes):
-            async for _ in notes:
-                heard = True
-        return heard
 
 
 def number_events(process: QueuedProcess) -> Coroutine[None, None, None]:

@@ -257,23 +257,12 @@ COMMENT ON FUNCTION webhook_replay IS
     'Has events posted again: all since a time, in their order and before those that follow; or those of these ids; or without '
     'both those that were set aside. Returns how many were asked for by id. Raises no_data_found for an id that is not kept.';
 
-CREATE FUNCTION webhook_place(event_id text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_catalog, pg_temp
+CREATE FUNCTION webhook_place(event_id text) RETURNS text LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp
     SET enable_seqscan = off AS $$
-#variable_conflict use_variable
-DECLARE
-    parts CONSTANT text[] := regexp_match(event_id, '^([0-9]{1,18})-([0-9]{1,9})$');
-    written timestamptz;
-    near text[];
-    number bigint;
-BEGIN
-    SELECT e.at INTO written FROM mail_events AS e WHERE e.commit = parts[1]::bigint AND e.place = parts[2]::integer;
-    IF written IS NULL THEN RETURN NULL; END IF;
-    near := string_to_array(events_since(written), '.');
-    -- it has a number since it was written, and others between these times
-    SELECT l.number INTO number FROM event_log AS l
-    WHERE l.number > near[2]::bigint AND l.commit = parts[1]::bigint ORDER BY l.number LIMIT 1;
-    RETURN format('%s.%s.%s', near[1], number, parts[2]::integer - 1);
-END $$;
+    SELECT event_cursor(e.commit, e.at, e.place)
+    FROM regexp_match(event_id, '^([0-9]{1,18})-([0-9]{1,9})$') AS parts, mail_events AS e
+    WHERE e.commit = parts[1]::bigint AND e.place = parts[2]::integer
+$$;
 COMMENT ON FUNCTION webhook_place IS 'The cursor before an event; null: there is none of this id.';
 
 CREATE FUNCTION webhook_lag(cursor text) RETURNS float8 LANGUAGE sql STABLE SECURITY DEFINER

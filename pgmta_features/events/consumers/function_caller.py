@@ -31,6 +31,7 @@ _TIME_LIMIT_S = 10.0  # of a call, and of its commit
 _LATE_S = 5.0  # beside it, after which the server is not waited for: code can outlast a time limit
 _LOOK_INTERVAL_S = 1.0  # for missed notifications, and for pauses that are over
 _IDLE_S = 30.0  # after which the session of a function is closed
+_MAX_TRIES = 3  # of events together; then they go one by one, to find the one that fails
 _CANCELED = "57014"
 _NO_CONNECTION = "08000"
 
@@ -63,6 +64,7 @@ class FunctionCaller:
         self._process = process
         self._news = EventNews(process.resources)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._alone: dict[str, int] = {}  # events that are taken one by one
         self._events: dict[tuple[str, ...], Value] = {}
         self._failures: dict[tuple[str, ...], Value] = {}
         process.more_figures.append(MoreFigures(_SERIES, self._values))
@@ -124,12 +126,14 @@ class FunctionCaller:
 
     async def _take(self, session: psycopg.AsyncConnection, name: str) -> bool:
         """Call it once, and return whether there were events."""
+        alone = self._alone.get(name, 0)
         async with asyncio.timeout(_TIME_LIMIT_S + _LATE_S), session.transaction():
             await session.execute(_LIMIT)
             # the name was quoted by the database
             query = _CALL.format(function=name).encode()
-            cursor = await session.execute(query, (name, _MAX_EVENTS))
+            cursor = await session.execute(query, (name, 1 if alone else _MAX_EVENTS))
             found = await cursor.fetchone()
+        self._alone[name] = max(alone - 1, 0)
         if found:
             self._events[(name,)] = float(found[0]) + _number(self._events, name)
         return found is not None
@@ -139,11 +143,14 @@ class FunctionCaller:
             state, reason = error.sqlstate or state, faults.one_line(error)
         else:
             reason = f"no answer within {_TIME_LIMIT_S + _LATE_S:.0f} s"
-        fields = {"name": name, "state": state, "reason": reason[:1000]}
+        alone = self._alone.get(name, 0)
+        fields = {"name": name, "state": state, "reason": reason[:1000], "alone": alone > 0}
         try:
-            ((subscribed,),) = await self._process.link.run(_SQL["function_failed"], fields)
-            if not subscribed:  # any more
+            ((failures,),) = await self._process.link.run(_SQL["function_failed"], fields)
+            if failures is None:  # it subscribes no more
                 return
+            if not alone and failures >= _MAX_TRIES:
+                self._alone[name] = _MAX_EVENTS
         except (StoreUnavailable, psycopg.Error) as away:
             log.warning("upkeep failed", duty="event functions", reason=faults.one_line(away))
             await asyncio.sleep(_LOOK_INTERVAL_S)

@@ -14,7 +14,7 @@ log = get("events")
 _INTERVAL_S = 1.0
 _SQL = feature_queries("events")
 
-LATE = Look(_SQL["late_rows"])
+RETRIES = Look(_SQL["retries"])
 """Whether events wait for a table."""
 _ROWS = "pgmta_queued_event_late_rows_total"
 _SERIES = (
@@ -41,4 +41,4 @@ def _make(process: QueuedProcess) -> Work:
     return insert
 
 
-DUTY = Duty("late event rows", _INTERVAL_S, _make, in_turn=True, look=LATE)
+DUTY = Duty("late event rows", _INTERVAL_S, _make, in_turn=True, look=RETRIES)

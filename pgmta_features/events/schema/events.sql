@@ -4,10 +4,6 @@ INSERT INTO mutexes VALUES ('days of mail_events'), ('days of event_log'), ('sub
 
 CREATE SEQUENCE event_commit_ids;
 COMMENT ON SEQUENCE event_commit_ids IS 'mail_events.commit.';
--- a sequence, because its value is set at once, and read by a function that needs no query
-CREATE SEQUENCE event_quiet MINVALUE 0 START 0;
-COMMENT ON SEQUENCE event_quiet IS
-    'The last of event_commit_ids when the sequencer found nothing to do: then it waits for a notification.';
 
 -- A reference: its document is made when it is read, because JSON would cost more than all the rest of an event.
 CREATE TABLE mail_events (
@@ -41,7 +37,7 @@ COMMENT ON COLUMN mail_events.detail IS 'What no other table has, such as the re
 CREATE TABLE mail_events_default PARTITION OF mail_events DEFAULT;
 ALTER TABLE mail_events_default REPLICA IDENTITY FULL;
 COMMENT ON TABLE mail_events_default IS 'Catches rows of days without a partition; normally empty.';
-CREATE INDEX mail_events_message_id ON mail_events USING brin (message_id);
+CREATE INDEX mail_events_message_id ON mail_events USING brin (message_id) WITH (pages_per_range = 32, autosummarize = on);
 COMMENT ON INDEX mail_events_message_id IS
     'The events of a message: they are near each other, and a B-tree would cost a fifth more.';
 
@@ -105,17 +101,6 @@ VALUES (extract(epoch FROM now())::bigint, 'the database was made', server_timel
 SELECT days_make('mail_events', 7);
 SELECT days_make('event_log', 7);
 
-CREATE FUNCTION event_wake() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
-BEGIN
-    -- Transactions with a NOTIFY commit one after the other, so only the first ones after a quiet time have it: several,
-    -- because the very first may be rolled back, or stay open.
-    IF currval('event_commit_ids') <= pg_sequence_last_value('event_quiet') + 10 THEN
-        PERFORM notify_channel('pgmta_event_commits');
-    END IF;
-END $$;
-COMMENT ON FUNCTION event_wake IS
-    'Wakes the sequencer after a statement of this session that wrote events, if it may be quiet.';
-
 CREATE FUNCTION event_put(
     kind text, message_id bigint, row_id bigint, lease_token bigint, ended_at timestamptz, detail jsonb
 ) RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -125,7 +110,6 @@ BEGIN
     INSERT INTO mail_events (at, commit, place, kind, message_id, row_id, lease_token, ended_at, detail)
     VALUES (now(), commit, 1, kind, message_id, row_id, lease_token, ended_at, detail);
     INSERT INTO event_commits (commit, at, events) VALUES (commit, now(), 1);
-    PERFORM event_wake();
 END $$;
 COMMENT ON FUNCTION event_put IS 'Writes one event.';
 

@@ -17,6 +17,8 @@ DECLARE
     since CONSTANT bigint := CASE WHEN late THEN 0 ELSE coalesce(pg_sequence_last_value('event_commit_ids'), 0) - late_ids END;
     last bigint;
 BEGIN
+    -- a look that writes nothing: there are several a second
+    IF NOT EXISTS (SELECT FROM event_commits AS c WHERE c.commit >= since) THEN RETURN; END IF;
     -- no advisory lock, which any login may take and keep
     PERFORM FROM mutexes AS m WHERE m.name = 'numbers of events' FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN RETURN; END IF;
@@ -61,12 +63,6 @@ END $$;
 COMMENT ON FUNCTION event_history_begin IS
     'Begins a history if the database is on another timeline than its numbers. The caller numbers.';
 
-CREATE FUNCTION events_quiet() RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT setval('event_quiet', coalesce(pg_sequence_last_value('event_commit_ids'), 0))
-$$;
-COMMENT ON FUNCTION events_quiet IS
-    'Says that the sequencer waits for a notification. What was written meanwhile is found by the next look.';
-
 CREATE FUNCTION events_keep() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM FROM mutexes AS m WHERE m.name = 'numbers of events' FOR UPDATE;
@@ -78,5 +74,4 @@ COMMENT ON FUNCTION events_keep IS 'Notes the last number, so that the days of e
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION events_number', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION events_quiet', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION events_keep', 'pgmta_queued', 'EXECUTE');

@@ -26,6 +26,16 @@ END $$;
 COMMENT ON FUNCTION events_since IS
     'A cursor before all kept events since a time. Some older ones may be behind it, too, whose transactions ended later.';
 
+CREATE FUNCTION event_cursor(of_commit bigint, of_at timestamptz, of_place integer) RETURNS text LANGUAGE sql STABLE
+    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
+    -- it has a number since it was written
+    SELECT format('%s.%s.%s', near[1], l.number, of_place - 1)
+    FROM (SELECT string_to_array(events_since(of_at), '.')) AS s (near), LATERAL (
+        SELECT l.number FROM event_log AS l WHERE l.number > near[2]::bigint AND l.commit = of_commit ORDER BY l.number LIMIT 1
+    ) AS l
+$$;
+COMMENT ON FUNCTION event_cursor IS 'The cursor before an event; null: it has no number yet.';
+
 CREATE FUNCTION event_position(cursor text, OUT number bigint, OUT place integer) LANGUAGE plpgsql STABLE
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -57,11 +67,10 @@ CREATE FUNCTION event_time(at timestamptz) RETURNS text STABLE PARALLEL SAFE
 RETURN to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"');
 COMMENT ON FUNCTION event_time IS 'A time as documents have it (RFC 3339, in UTC).';
 
-CREATE FUNCTION event_metadata(metadata jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION event_metadata(metadata jsonb) RETURNS jsonb IMMUTABLE PARALLEL SAFE
+RETURN (
     SELECT CASE WHEN own = '{}' THEN own ELSE jsonb_build_object('metadata', own) END
-    FROM (SELECT metadata - ARRAY(SELECT k FROM jsonb_object_keys(metadata) AS k WHERE starts_with(k, '_'))) AS m (own)
-$$;
+    FROM (SELECT metadata - ARRAY(SELECT k FROM jsonb_object_keys(metadata) AS k WHERE starts_with(k, '_'))) AS m (own));
 COMMENT ON FUNCTION event_metadata IS 'The part of a document with the metadata of a row, without the keys of pgmta.';
 
 CREATE FUNCTION events_read(
@@ -190,6 +199,7 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION events_end', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION events_end', 'pgmta_reader', 'EXECUTE'),
     ('FUNCTION events_end', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION event_cursor', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION events_since', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION events_since', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION events_since', 'pgmta_reader', 'EXECUTE'),

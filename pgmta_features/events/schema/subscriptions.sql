@@ -19,6 +19,38 @@ COMMENT ON COLUMN event_subscriptions.read_at IS
 COMMENT ON CONSTRAINT event_subscriptions_name ON event_subscriptions IS 'Visible characters.';
 COMMENT ON CONSTRAINT event_subscriptions_kind ON event_subscriptions IS 'The four kinds.';
 
+CREATE TABLE event_retries (
+    name text COLLATE "C" NOT NULL REFERENCES event_subscriptions ON DELETE CASCADE,
+    commit bigint NOT NULL,
+    at timestamptz NOT NULL,
+    place integer NOT NULL,
+    last integer NOT NULL,
+    tried boolean NOT NULL DEFAULT false,
+    tries integer NOT NULL DEFAULT 0,
+    noted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    next_try timestamptz NOT NULL DEFAULT clock_timestamp(),
+    reason text NOT NULL,
+    PRIMARY KEY (name, commit, place)
+);
+CREATE INDEX event_retries_next_try ON event_retries (name, next_try);
+CREATE INDEX event_retries_noted_at ON event_retries (name, noted_at) WHERE tried;
+COMMENT ON INDEX event_retries_next_try IS 'What is due.';
+COMMENT ON INDEX event_retries_noted_at IS 'Whether a table failed just now.';
+COMMENT ON TABLE event_retries IS
+    'Events that a table or a function of an application did not take: it gets them later, while the rest goes on. Whoever '
+    'settles only adds rows here, so that no two wait for each other.';
+COMMENT ON COLUMN event_retries.name IS 'event_subscriptions.name.';
+COMMENT ON COLUMN event_retries.commit IS 'mail_events.commit.';
+COMMENT ON COLUMN event_retries.at IS 'mail_events.at.';
+COMMENT ON COLUMN event_retries.place IS 'mail_events.place: these begin behind it.';
+COMMENT ON COLUMN event_retries.last IS 'The last mail_events.place of these.';
+COMMENT ON COLUMN event_retries.tried IS
+    'Whether a table was tried with their outcome: the outcomes of the next second do not try.';
+COMMENT ON COLUMN event_retries.tries IS 'How often it has failed again.';
+COMMENT ON COLUMN event_retries.noted_at IS 'When it did not take them.';
+COMMENT ON COLUMN event_retries.next_try IS 'When they are tried next.';
+COMMENT ON COLUMN event_retries.reason IS 'Why it did not take them, the last time.';
+
 -- The next two run with the rights of the owner and the search_path of whoever settles or submits, because SET search_path
 -- would take longer than they do: all names have their schema, of operators too, and they declare nothing.
 CREATE FUNCTION attempts_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -33,11 +65,6 @@ BEGIN
     IF FOUND THEN
         INSERT INTO pgmta.event_commits (commit, at, events)
         SELECT pg_catalog.currval('pgmta.event_commit_ids'), pg_catalog.now(), pg_catalog.count(*) FROM added;
-        -- as event_wake(), whose call would take longer than the rest
-        IF pg_catalog.currval('pgmta.event_commit_ids')
-                OPERATOR(pg_catalog.<=) (pg_catalog.pg_sequence_last_value('pgmta.event_quiet') OPERATOR(pg_catalog.+) 10) THEN
-            PERFORM pgmta.notify_channel('pgmta_event_commits');
-        END IF;
     END IF;
     RETURN NULL;
 END $$;
@@ -52,11 +79,6 @@ BEGIN
     IF FOUND THEN
         INSERT INTO pgmta.event_commits (commit, at, events)
         SELECT pg_catalog.currval('pgmta.event_commit_ids'), pg_catalog.now(), pg_catalog.count(*) FROM added;
-        -- as event_wake(), whose call would take longer than the rest
-        IF pg_catalog.currval('pgmta.event_commit_ids')
-                OPERATOR(pg_catalog.<=) (pg_catalog.pg_sequence_last_value('pgmta.event_quiet') OPERATOR(pg_catalog.+) 10) THEN
-            PERFORM pgmta.notify_channel('pgmta_event_commits');
-        END IF;
     END IF;
     RETURN NULL;
 END $$;
@@ -141,6 +163,8 @@ BEGIN
         IF present.kind <> events_subscribe.kind THEN
             RAISE EXCEPTION 'subscription % is a %', name, present.kind USING ERRCODE = 'unique_violation';
         END IF;
+        -- what was mended is tried at once
+        UPDATE event_retries AS r SET next_try = now() WHERE r.name = events_subscribe.name;
         PERFORM prove_earlier();
         RETURN false;
     END IF;
@@ -260,7 +284,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION event_triggers_drop IS 'Drops the triggers that write events.';
 
+INSERT INTO forget_columns (relation, names, way, condition) VALUES ('event_retries', '{reason}', 'words', 'true');
+
 INSERT INTO rights (object, role, privileges) VALUES
+    ('event_retries', 'pgmta_operator', 'SELECT'),
+    ('event_retries', 'pgmta_reader', 'SELECT'),
+    ('event_retries', 'pgmta_queued', 'SELECT'),
     ('event_subscriptions', 'pgmta_operator', 'SELECT'),
     ('event_subscriptions', 'pgmta_reader', 'SELECT'),
     ('event_subscriptions', 'pgmta_queued', 'SELECT'),

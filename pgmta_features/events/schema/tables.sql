@@ -21,37 +21,6 @@ COMMENT ON COLUMN event_tables.later IS 'How many events were inserted after the
 COMMENT ON COLUMN event_tables.error IS 'Why events could not be inserted, the last time; null: that never happened.';
 COMMENT ON COLUMN event_tables.failed_at IS 'When events could not be inserted, the last time.';
 
-CREATE TABLE event_rows_late (
-    name text COLLATE "C" NOT NULL REFERENCES event_tables ON DELETE CASCADE,
-    commit bigint NOT NULL,
-    at timestamptz NOT NULL,
-    place integer NOT NULL,
-    last integer NOT NULL,
-    tried boolean NOT NULL DEFAULT false,
-    tries integer NOT NULL DEFAULT 0,
-    noted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    next_try timestamptz NOT NULL DEFAULT clock_timestamp(),
-    reason text NOT NULL,
-    PRIMARY KEY (name, commit, place)
-);
-CREATE INDEX event_rows_late_next_try ON event_rows_late (name, next_try);
-CREATE INDEX event_rows_late_noted_at ON event_rows_late (name, noted_at) WHERE tried;
-COMMENT ON INDEX event_rows_late_next_try IS 'What is due.';
-COMMENT ON INDEX event_rows_late_noted_at IS 'Whether a table failed just now.';
-COMMENT ON TABLE event_rows_late IS
-    'Events that were not inserted with their outcome: a duty of queued inserts them. Whoever settles only adds rows '
-    'here, so that no two wait for each other.';
-COMMENT ON COLUMN event_rows_late.name IS 'event_tables.name.';
-COMMENT ON COLUMN event_rows_late.commit IS 'mail_events.commit.';
-COMMENT ON COLUMN event_rows_late.at IS 'mail_events.at.';
-COMMENT ON COLUMN event_rows_late.place IS 'mail_events.place: these begin behind it.';
-COMMENT ON COLUMN event_rows_late.last IS 'The last mail_events.place of these.';
-COMMENT ON COLUMN event_rows_late.tried IS 'Whether they were tried with their outcome, which makes a pause for others.';
-COMMENT ON COLUMN event_rows_late.tries IS 'How often the duty failed.';
-COMMENT ON COLUMN event_rows_late.noted_at IS 'When the outcome was committed.';
-COMMENT ON COLUMN event_rows_late.next_try IS 'When the duty tries next.';
-COMMENT ON COLUMN event_rows_late.reason IS 'Why they were not inserted.';
-
 CREATE FUNCTION event_view(number integer) RETURNS text IMMUTABLE PARALLEL SAFE RETURN 'event_rows_' || number;
 COMMENT ON FUNCTION event_view IS 'The name of the view through which events go into a table.';
 
@@ -204,26 +173,36 @@ CREATE FUNCTION event_tables_fill() RETURNS trigger LANGUAGE plpgsql SECURITY DE
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     max_events CONSTANT integer := 1000;  -- with their outcome: more would keep its commit waiting
+    max_ms CONSTANT integer := 100;
     consumer event_tables;
+    put integer;  -- events that the table has
     why text;
     tried boolean;
+    began timestamptz;
+    ms integer;
 BEGIN
     FOR consumer IN SELECT * FROM event_tables AS t ORDER BY t.name LOOP
         why := CASE WHEN NEW.events > max_events THEN 'many events at once'
             -- one that failed just now may have waited for a lock, so the next outcomes don't try
-            ELSE (SELECT l.reason FROM event_rows_late AS l
+            ELSE (SELECT l.reason FROM event_retries AS l
                 WHERE l.name = consumer.name AND l.tried AND l.noted_at > clock_timestamp() - interval '1 second' LIMIT 1) END;
         tried := why IS NULL;
+        put := 0;
         IF tried THEN
+            began := clock_timestamp();
             BEGIN
                 PERFORM event_rows_put(consumer, NEW.commit, NEW.at, 0, NEW.events);
+                put := NEW.events;
             EXCEPTION WHEN OTHERS THEN  -- whatever an application does to its table stops no outcome
                 why := left(SQLERRM, 1000);
             END;
+            ms := extract(epoch FROM clock_timestamp() - began) * 1000;
+            -- none is left for later, but the next outcomes don't try
+            IF put > 0 AND ms > max_ms THEN why := format('an insert took %s ms', ms); END IF;
         END IF;
         IF why IS NOT NULL THEN
-            INSERT INTO event_rows_late (name, commit, at, place, last, tried, reason)
-            VALUES (consumer.name, NEW.commit, NEW.at, 0, NEW.events, tried, why);
+            INSERT INTO event_retries (name, commit, at, place, last, tried, reason)
+            VALUES (consumer.name, NEW.commit, NEW.at, put, NEW.events, tried, why);
         END IF;
     END LOOP;
     RETURN NULL;
@@ -237,42 +216,41 @@ CREATE FUNCTION event_tables_later() RETURNS TABLE (name text, events bigint, re
 DECLARE
     max_events CONSTANT integer := 1000;
     consumer event_tables;
-    late event_rows_late;
+    late event_retries;
+    upto integer;
     state text;
-    since timestamptz;
 BEGIN
     FOR consumer IN SELECT * FROM event_tables AS t ORDER BY t.name LOOP
         name := consumer.name;
         events := 0;
         reason := NULL;
         FOR late IN
-            SELECT * FROM event_rows_late AS l WHERE l.name = consumer.name AND l.next_try <= now()
+            SELECT * FROM event_retries AS l WHERE l.name = consumer.name AND l.next_try <= now()
             ORDER BY l.next_try, l.commit, l.place LIMIT 100 FOR UPDATE SKIP LOCKED
         LOOP
             EXIT WHEN events >= max_events;
             reason := late.reason;
-            since := late.noted_at;
             state := NULL;
-            IF late.last - late.place > max_events THEN
-                state := 'halve';
-            ELSE
-                BEGIN
-                    events := events + event_rows_put(consumer, late.commit, late.at, late.place, late.last);
-                    DELETE FROM event_rows_late AS l WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
-                EXCEPTION WHEN OTHERS THEN
-                    state := SQLSTATE;
-                    reason := left(SQLERRM, 1000);
-                    since := clock_timestamp();
-                END;
-            END IF;
-            IF late.last > late.place + 1 AND (state = 'halve' OR left(state, 2) IN ('22', '23', '54')) THEN
-                -- one that the table refuses keeps no other from its place
-                UPDATE event_rows_late AS l SET last = (late.place + late.last) / 2, reason = event_tables_later.reason
+            upto := least(late.last, late.place + max_events);
+            BEGIN
+                events := events + event_rows_put(consumer, late.commit, late.at, late.place, upto);
+            EXCEPTION WHEN OTHERS THEN
+                state := SQLSTATE;
+                reason := left(SQLERRM, 1000);
+            END;
+            IF state IS NULL AND upto = late.last THEN
+                DELETE FROM event_retries AS l WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
+            ELSIF state IS NULL THEN
+                UPDATE event_retries AS l SET place = upto WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
+            ELSIF late.last > late.place + 1 AND left(state, 2) IN ('22', '23', '54') THEN
+                -- one that the table refuses keeps no other from its place, so they go one by one
+                UPDATE event_retries AS l SET last = late.place + 1
                 WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
-                INSERT INTO event_rows_late (name, commit, at, place, last, noted_at, reason)
-                VALUES (late.name, late.commit, late.at, (late.place + late.last) / 2, late.last, late.noted_at, reason);
-            ELSIF state IS NOT NULL THEN
-                UPDATE event_rows_late AS l SET tries = l.tries + 1, reason = event_tables_later.reason,
+                INSERT INTO event_retries (name, commit, at, place, last, noted_at, reason)
+                SELECT late.name, late.commit, late.at, p, CASE p WHEN upto THEN late.last ELSE p + 1 END, late.noted_at, late.reason
+                FROM generate_series(late.place + 1, upto) AS p WHERE p < late.last;
+            ELSE
+                UPDATE event_retries AS l SET tries = l.tries + 1, reason = event_tables_later.reason,
                     next_try = clock_timestamp() + least(2 ^ least(l.tries, 10), 60) * interval '1 second'
                 WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
                 -- anything else would meet the next ones too
@@ -280,7 +258,7 @@ BEGIN
             END IF;
         END LOOP;
         IF reason IS NOT NULL THEN
-            UPDATE event_tables AS t SET later = t.later + events, error = reason, failed_at = since
+            UPDATE event_tables AS t SET later = t.later + events, error = reason, failed_at = clock_timestamp()
             WHERE t.name = consumer.name;
             RETURN NEXT;
         END IF;
@@ -288,7 +266,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION event_tables_later IS
     'Inserts what could not be inserted with its outcome, at most about 1,000 events into each table. An event that a table '
-    'refuses is found by halving, and tried again after 1 s to 60 s. Returns how many were inserted, and the last reason.';
+    'refuses is tried again after 1 s to 60 s. Returns how many were inserted, and the last reason.';
 
 CREATE FUNCTION event_table_statements(words text) RETURNS TABLE (role text, statements text)
     LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
@@ -367,16 +345,12 @@ COMMENT ON FUNCTION event_tables_gone IS 'Drops what inserts events into a table
 CREATE TRIGGER event_tables_gone AFTER DELETE ON event_tables FOR EACH ROW EXECUTE FUNCTION event_tables_gone();
 COMMENT ON TRIGGER event_tables_gone ON event_tables IS 'Drops the view, and the trigger with the last table.';
 
-INSERT INTO forget_columns (relation, names, way, condition) VALUES
-    ('event_tables', '{error}', 'words', 'true'),
-    ('event_rows_late', '{reason}', 'words', 'true');
+INSERT INTO forget_columns (relation, names, way, condition) VALUES ('event_tables', '{error}', 'words', 'true');
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('event_tables', 'pgmta_operator', 'SELECT'),
     ('event_tables', 'pgmta_reader', 'SELECT'),
-    ('event_rows_late', 'pgmta_operator', 'SELECT'),
-    ('event_rows_late', 'pgmta_reader', 'SELECT'),
-    ('event_rows_late', 'pgmta_queued', 'SELECT'),
+    ('event_tables', 'pgmta_queued', 'SELECT'),
     ('FUNCTION event_table_statements', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION events_into', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION event_tables_later', 'pgmta_queued', 'EXECUTE');

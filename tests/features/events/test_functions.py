@@ -87,31 +87,29 @@ def test_each_event_once_with_the_rights_of_the_application(
 
 
 @pytest.mark.slow
-def test_an_event_that_always_fails_is_set_aside_and_can_be_replayed(
+def test_an_event_that_always_fails_is_named_and_stops_no_other(
     db: psycopg.Connection, shop: str, system: System, config: Path
 ) -> None:
-    def run(*words: str) -> str:
-        done = queuectl(config, "events", *words)
-        assert done.exit_code == 0, done.output
-        return done.output
-
     db.execute("INSERT INTO shop.bad VALUES ('bad@b.example')")
     for place in range(20):
         attempt(db, place, place, recipient="bad@b.example" if place == 7 else "r@b.example")
     system.queued(system.hop())
     until(lambda: len(got(db)) == 19, PATIENCE + 20)
     number(db)
-    (aside,) = column(db, "SELECT id FROM event_asides")
-    assert {*got(db), aside} == {event.id for event in events(db)}
-    assert "1 set aside" in run("list")
-    assert "no such order" in run("asides", "shop.on_mail")
+    (bad,) = column(db, "SELECT commit || '-' || last FROM event_retries")
+    assert {*got(db), bad} == {event.id for event in events(db)}
+    listed = queuectl(config, "events", "list").output
+    assert bad in listed
+    assert "no such order" in listed
+    tries = "SELECT tries FROM event_retries"
+    db.execute("UPDATE event_retries SET next_try = now()")
+    attempt(db, 30, 30)
+    until(lambda: fetch(db, tries) == (1,) and len(got(db)) == 20)
     db.execute("DELETE FROM shop.bad")
-    assert "1 events" in run("replay", "shop.on_mail", aside)
-    until(lambda: len(got(db)) == 20)
-    assert got(db)[-1] == aside
-    assert column(db, "SELECT id FROM event_asides") == []
-    run("replay", "shop.on_mail", "--since", "2020-01-01 00:00")
-    until(lambda: len(got(db)) == 40)
+    assert queuectl(config, "events", "function", "shop.on_mail").exit_code == 0
+    until(lambda: len(got(db)) == 21)
+    assert got(db)[-1] == bad
+    assert column(db, tries) == []
 
 
 @pytest.mark.slow

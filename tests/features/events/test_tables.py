@@ -77,13 +77,13 @@ def ids(db: psycopg.Connection, table: str = "shop.events") -> list[str]:
 
 
 def reasons(db: psycopg.Connection) -> list[str]:
-    return column(db, "SELECT reason FROM event_rows_late ORDER BY commit, place")
+    return column(db, "SELECT reason FROM event_retries ORDER BY commit, place")
 
 
 def later(db: psycopg.Connection) -> None:
     """Do what the duty does, without its pauses, until nothing is due."""
-    db.execute("UPDATE event_rows_late SET next_try = now()")
-    while fetch(db, "SELECT count(*) FROM event_rows_late WHERE next_try <= now()") != (0,):
+    db.execute("UPDATE event_retries SET next_try = now()")
+    while fetch(db, "SELECT count(*) FROM event_retries WHERE next_try <= now()") != (0,):
         db.execute("SELECT event_tables_later()")
 
 
@@ -165,6 +165,40 @@ def test_a_locked_table_stops_no_outcome(
     (state,) = db.execute("SELECT later, error FROM event_tables").fetchall()
     assert state[0] == 20
     assert "lock timeout" in state[1]
+
+
+def test_a_slow_table_delays_few_outcomes(db: psycopg.Connection, filled: None) -> None:
+    """As a locked one: the next outcomes do not try, and the duty inserts theirs."""
+    for _ in range(40):
+        db.execute("CREATE INDEX ON shop.events USING gin (document) WITH (fastupdate = off)")
+    send(db, *(f"r{place}@b.example" for place in range(1000)))
+    began = time.monotonic()
+    for place in range(20):
+        attempt(db, place, place)
+    assert time.monotonic() - began < 1 + SLACK
+    assert len(ids(db)) == 1
+    assert "an insert took" in reasons(db)[0]
+    later(db)
+    assert sorted(ids(db)) == known(db)
+    assert fetch(db, "SELECT later, left(error, 14) FROM event_tables") == (20, "an insert took")
+
+
+def test_a_row_that_an_open_transaction_inserts_delays_few_outcomes(
+    db: psycopg.Connection, database: str, filled: None
+) -> None:
+    db.execute("CREATE UNIQUE INDEX one_each ON shop.events (recipient)")
+    row = "INSERT INTO shop.events (id, type, recipient) VALUES ('x', 'x', 'r@b.example')"
+    with psycopg.connect(database) as other:
+        other.execute(row)
+        began = time.monotonic()
+        for place in range(20):
+            attempt(db, place, place, recipient="r@b.example")
+        assert time.monotonic() - began < 1 + SLACK
+        assert len(reasons(db)) == 20
+        other.rollback()
+    later(db)
+    assert len(ids(db)) == 1
+    assert ["one_each" in reason for reason in reasons(db)] == [True] * 19
 
 
 def test_a_table_keeps_its_events_under_another_name(db: psycopg.Connection, filled: None) -> None:

@@ -35,8 +35,8 @@ KEPT = {
         " who role login password scram idempotency_keys.submitted_by user_networks rights"
         " mutexes origin scope credential_use"
         " dkim_keys templates.name templates.unsubscribe campaigns.name queue_counts"
-        " suppression_scopes event_subscriptions viewer event_tables.name event_rows_late.name"
-        " application_functions.name application_functions.cursor event_asides.name event_asides.id"
+        " suppression_scopes event_subscriptions viewer event_tables.name event_retries.name"
+        " application_functions.name application_functions.cursor"
         " api_keys.name api_requests.acting webhooks.name"
     ),
     "words of ours, and numbers": (
@@ -143,9 +143,8 @@ def _plant_words(db: psycopg.Connection, words: str, number: int) -> None:
     name = f"shop.t{number}"
     _put(db, "event_subscriptions", name=name, kind="table")
     _put(db, "event_tables", name=name, error=words)
-    _put(db, "event_rows_late", name=name, commit=1, at="now()", place=0, last=1, reason=words)
+    _put(db, "event_retries", name=name, commit=1, at="now()", place=0, last=1, reason=words)
     _put(db, "application_functions", name=name, login="shop", cursor="1.1.1", error=words)
-    _put(db, "event_asides", name=name, id="1-1", document=nested, error=words)
     _put(db, "api_requests", acting="key:shop", key=f"welcome:{words}", fingerprint=b"x", ids=[1])
     refused = Jsonb([nested])
     _put(db, "api_requests", acting="key:shop", key=name, fingerprint=b"x", ids=[None, None],

@@ -30,7 +30,6 @@ LISTS: dict[str, tuple[str, ...]] = {
     "campaign list": (),
     "database partition list": (),
     "dkim list": (),
-    "events asides": ("shop.took",),
     "events list": (),
     "find": ("--recipient", "r@*"),
     "inspect": ("b.example",),
@@ -97,13 +96,11 @@ def config(config: Path, db: psycopg.Connection) -> Path:
             VALUES ('r', 'hold', 'false', 'because', 'operator', 'me');
         INSERT INTO workers (owner, name, action, reach) VALUES ('h:1', 'w', 'deliver', 'true');
         INSERT INTO event_subscriptions (name, kind) VALUES ('shop.took', 'function');
-        INSERT INTO application_functions (name, login, cursor)
-            VALUES ('shop.took', 'shop', '1.1.1');
         INSERT INTO webhooks (name, url, secret, batch, cursor)
             VALUES ('shop', 'https://shop.example/events', 'file:shop', 100, '1.1.1');
     """)
-    db.execute("INSERT INTO event_asides (name, id, document, error)"
-               " VALUES ('shop.took', '7-1', '{}', %s)", [LONG])  # fmt: skip
+    db.execute("INSERT INTO event_retries (name, commit, at, place, last, reason)"
+               " VALUES ('shop.took', 7, now(), 0, 1, %s)", [LONG])  # fmt: skip
     db.execute("UPDATE webhooks SET reason = %s", [LONG])
     return config
 

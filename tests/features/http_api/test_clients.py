@@ -14,7 +14,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from tests.features.http_api.served import ServedApi, make_key
+from tests.features.http_api.served import ServedApi
 from tests.support.daemons import ROOT
 from tests.support.queuectl import queuectl
 from tests.support.rows import column
@@ -64,9 +64,9 @@ def run(api: ServedApi, token: str, folder: Path, *command: str) -> str:
     ],
 )
 def test_a_shop_in_each_language(
-    api: ServedApi, db: psycopg.Connection, tmp_path: Path, client: Client
+    api: ServedApi, database: str, db: psycopg.Connection, tmp_path: Path, client: Client
 ) -> None:
-    token = make_key(db, "shop", "send messages messages:change")
+    token = _key_of_the_page(database, tmp_path)
     mail = {"sender": "shop@example.org", "to": ["a@b.example"], "subject": "s", "body": "b"}
     for start in range(0, client.mails, 1000):
         some = {"messages": [mail] * min(1000, client.mails - start)}
@@ -88,8 +88,10 @@ def test_a_shop_in_each_language(
 
 
 @pytest.mark.needs("curl")
-def test_the_lines_of_the_page(api: ServedApi, db: psycopg.Connection, tmp_path: Path) -> None:
-    token = make_key(db, "shop", "send")
+def test_the_lines_of_the_page(
+    api: ServedApi, database: str, db: psycopg.Connection, tmp_path: Path
+) -> None:
+    token = _key_of_the_page(database, tmp_path)
     (tmp_path / "receipt.pdf").write_bytes(b"%PDF-1.4")
     (tmp_path / "receipt.eml").write_text("From: shop@example.org\nSubject: Receipt\n\nPaid.\n")
     for beginning, number in (('curl -sS "$PGMTA_URL/v1/messages" -H', 1), ("curl", 2)):
@@ -102,12 +104,25 @@ def test_the_lines_of_the_page(api: ServedApi, db: psycopg.Connection, tmp_path:
 
 
 def test_the_commands_of_the_page(database: str, db: psycopg.Connection, tmp_path: Path) -> None:
-    config = tmp_path / "queued.yaml"
+    _run_commands(database, tmp_path, *block("sh", "queuectl apikey").splitlines())
+    assert column(db, "SELECT name FROM api_keys WHERE revoked_at IS NOT NULL") == ["shop"]
+
+
+def _key_of_the_page(database: str, folder: Path) -> str:
+    """Make the key of the page as the page says; return its token."""
+    said = _run_commands(database, folder, block("sh", "queuectl apikey").splitlines()[0])
+    return next(word for word in said.split() if word.startswith("pgmta_"))
+
+
+def _run_commands(database: str, folder: Path, *lines: str) -> str:
+    config = folder / "queued.yaml"
     config.write_text(json.dumps({"environment": {"database": {"uri": database}}}))
-    for line in block("sh", "queuectl apikey").splitlines():
+    said = ""
+    for line in lines:
         done = queuectl(config, *shlex.split(line, comments=True)[1:])
         assert done.exit_code == 0, (line, done.output)
-    assert column(db, "SELECT name FROM api_keys WHERE revoked_at IS NOT NULL") == ["shop"]
+        said += done.output
+    return said
 
 
 def _blocks() -> list[str]:

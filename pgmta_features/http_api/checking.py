@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from pgmta.config.loader import reason_of
-from pgmta_features.http_api.problem import Problem, pointer_of
+from pgmta_features.http_api.problem import Problem, pointer_of, sentences
 
 MAX_DEPTH = 32
 """Arrays and objects within each other."""
@@ -141,7 +141,7 @@ def _short(path: Path) -> Path:
 
 def _detail(error: ErrorDetails, model: type[BaseModel]) -> str:
     reason = reason_of(error, error["loc"], model)
-    return reason[:1].upper() + reason[1:] + ("" if reason.endswith(("?", ".")) else ".")
+    return sentences(reason)
 
 
 def _path_in(value: Any, loc: Path) -> Path:

@@ -19,7 +19,7 @@ from pgmta.postgres.resources import Resources
 from pgmta.store.changes.sql_interface import refused
 from pgmta.store.schema import Schema
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.problem import Problem, away, conflict, pointer_of
+from pgmta_features.http_api.problem import Problem, away, conflict, pointer_of, sentences
 
 STATEMENT_TIMEOUT_S = 2.0
 """For a statement, unless its caller says otherwise."""
@@ -157,8 +157,8 @@ class ApiDatabase:
         except (StoreUnavailable, LoginRefused) as error:
             raise _problem(error) from error
         except _STATE_ERRORS as error:
-            sentences = [error.diag.message_primary, error.diag.message_hint]
-            raise conflict(". ".join(each.rstrip(".") for each in sentences if each)) from error
+            said = sentences(error.diag.message_primary, error.diag.message_hint)
+            raise conflict(said) from error
         except psycopg.Error as error:
             raise _problem(error) from error
         finally:
@@ -167,11 +167,9 @@ class ApiDatabase:
 
 def problem_of(error: SubmissionError) -> Problem:
     """Return the problem of an argument that the database refuses."""
-    sentences = (error.reason, error.detail, error.hint)
-    detail = ". ".join(each.rstrip(".") for each in sentences if each)
     argument = _IN_JSON.get(error.argument, error.argument)
     path = (int(part) if part.isdecimal() else part for part in argument.split(".") if part)
-    detail = f"{detail[:1].upper()}{detail[1:]}."
+    detail = sentences(error.reason, error.detail, error.hint)
     return Problem(422, "invalid", detail, pointer=pointer_of(*path))
 
 

@@ -100,7 +100,13 @@ def not_found(what: str) -> Problem:
 
 def conflict(reason: str) -> Problem:
     """Return the problem of a change that the state of a thing does not allow."""
-    return Problem(409, "conflict", f"{reason[:1].upper()}{reason[1:].rstrip('.')}.")
+    return Problem(409, "conflict", sentences(reason))
+
+
+def sentences(*texts: str | None) -> str:
+    """Return the texts that are not empty as sentences."""
+    found = [f"{text[:1].upper()}{text[1:]}" for text in texts if text]
+    return " ".join(text if text.endswith((".", "?")) else f"{text}." for text in found)
 
 
 def away(seconds: int = _RETRY_S) -> Problem:

@@ -90,8 +90,8 @@ BEGIN
         SELECT DISTINCT s.name FROM suppression_scopes AS s
         WHERE s.tenant IN (suppression_scope_check.tenant, '*') OR suppression_scope_check.tenant = '*'
         ORDER BY s.name LIMIT 1000) || '{transactional}';
-    PERFORM submit_refuse(argument, 'there is no such scope', format('Scope %s of tenant %s.', to_json(left(name, 100)),
-            to_json(left(tenant, 100))),
+    PERFORM submit_refuse(argument, 'there is no such scope', format('Scope %s%s.', to_json(left(name, 100)),
+            ' of tenant ' || to_json(left(nullif(tenant, ''), 100))),
         coalesce('Did you mean ' || nearest_word(name, known) || '?', 'There is ' || array_to_string(known[:20], ', ') || '.')
         || ' queuectl suppression scope add declares one.');
 END $$;

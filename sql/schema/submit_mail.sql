@@ -243,8 +243,8 @@ DECLARE
         SELECT DISTINCT t.version FROM templates AS t
         WHERE t.tenant IN (submit_no_template.tenant, '') AND t.name = template COLLATE "C"
         ORDER BY t.version DESC LIMIT 10) AS v);
-    detail CONSTANT text := format('Template %s%s of tenant %s.', to_json(left(template, 100)), ', version ' || version,
-        to_json(left(tenant, 100)));
+    detail CONSTANT text := format('Template %s%s%s.', to_json(left(template, 100)), ', version ' || version,
+        ' of tenant ' || to_json(left(nullif(tenant, ''), 100)));
 BEGIN
     IF template IS NULL THEN PERFORM submit_refuse('template', 'it is null'); END IF;
     IF versions IS NOT NULL THEN

@@ -14,7 +14,7 @@ import pytest
 from tests.packaging.test_install import VERSION, build, tree
 from tests.support.daemons import ROOT
 from tests.support.debian_root import make_root, previous_tree, run_in
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, free_port
 
 AS_USER = """
 useradd --create-home someone
@@ -31,19 +31,19 @@ for name in bash-completion/completions/queuectl fish/vendor_completions.d/queue
     test -s $shared/$name
 done
 test -s .local/share/man/man5/queued.yaml.5
-queuectl init mail --hostname mx.example --address 127.0.0.1 --port 2525
+queuectl init mail --hostname mx.example --address 127.0.0.1 --port {smtpd}
 every=$(sed -n 's/^# queued delivers mail. Every option: //p' mail/queued.yaml)
 test -s $every
 export PGMTA_CONFIG=$PWD/mail
 smtpd check
 queued check
-printf 'routes: {"*": "127.0.0.1:2526"}\\n' >> mail/queued.yaml
+printf 'routes: {"*": "127.0.0.1:{sink}"}\\n' >> mail/queued.yaml
 """
 MAIL = r"""
 within() { for _ in $(seq 600); do "$@" && return; sleep 0.1; done; cat *.log; return 1; }
 mail() { python3 -c "
 import smtplib
-with smtplib.SMTP('127.0.0.1', 2525) as session:
+with smtplib.SMTP('127.0.0.1', {smtpd}) as session:
     session.sendmail('a@a.example', ['b@b.example'], 'Subject: $1\r\n\r\nx\r\n')" 2>/dev/null; }
 caught() { [ "$(find sink/new -type f 2>/dev/null | wc -l)" = $1 ]; }
 database() { queuectl database run >database.log 2>&1 & database=$!
@@ -60,7 +60,7 @@ for command in smtpd queued queuectl sendmail mailq quarantine-retention; do
 done
 database
 queuectl database migrate
-smtpd sink --maildir sink & sink=$!
+smtpd sink --port {sink} --maildir sink & sink=$!
 smtpd run 2>>smtpd.log & smtpd=$!
 queued run 2>>queued.log & queued=$!
 within mail flows
@@ -97,6 +97,8 @@ def test_pipx_in_a_bare_system(folder: Path, tmp_path_factory: pytest.TempPathFa
         place.mkdir()
         shutil.copy(wheel, place)
     script = (FIRST + MAIL).replace("{version}", VERSION)
+    for name in ("{smtpd}", "{sink}"):  # the system shares the network of this machine
+        script = script.replace(name, str(free_port()))
     (root / "tmp" / "user.sh").write_text(script)
     run_in(root, AS_USER, network=True)
 

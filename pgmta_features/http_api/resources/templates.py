@@ -27,7 +27,7 @@ from pgmta_features.http_api.operation import (
     Version,
 )
 from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut
-from pgmta_features.http_api.problem import Problem, not_found, pointer_of
+from pgmta_features.http_api.problem import Problem, not_found, pointer_of, sentences
 
 _SCOPE = "templates"
 _MAX_BODY_OCTETS = 5 << 20  # text and html of 2^20 characters each
@@ -163,9 +163,7 @@ class _Templates:
         try:
             parts = _compiled(found.source).fill(call.body.params, to)
         except ValueError as error:
-            detail = f"{error}"
-            raise Problem(422, "invalid", f"{detail[:1].upper()}{detail[1:]}.",
-                          pointer="/params") from None  # fmt: skip
+            raise Problem(422, "invalid", sentences(f"{error}"), pointer="/params") from None
         octets = compose_head(parts, MessageIdentity(_EXAMPLE_ID, datetime.now(UTC)))
         return Answer(RenderedMail(
             subject=parts.subject, body=parts.body, html=parts.html, size=len(octets),

@@ -259,7 +259,7 @@ def _operation(
             content[JSON_TYPE] = {"schema": schemas.of(operation.body, "validation")}
         for kind in operation.other_bodies:
             content[kind] = {"schema": {}}
-        made["requestBody"] = {"required": True, "content": content}
+        made["requestBody"] = {"required": operation.needs_body, "content": content}
         if texts := [f"{kind}: {text}" for kind, text in operation.other_bodies.items()]:
             made["requestBody"]["description"] = "\n\n".join(texts)
     made["responses"] = {

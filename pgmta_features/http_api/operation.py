@@ -63,6 +63,20 @@ class Received(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
+def collected(fields: Mapping[str, str], name: str) -> dict[str, Any]:
+    """Return parameters of a query with all `NAME.KEY` as the mapping NAME."""
+    begin = f"{name}."
+    words = {
+        each.removeprefix(begin): text for each, text in fields.items() if each.startswith(begin)
+    }
+    others = {each: text for each, text in fields.items() if not each.startswith(begin)}
+    return {**others, name: words} if words else others
+
+
+class Nothing(Received):
+    """A body without keys."""
+
+
 @dataclass(slots=True)
 class Call:
     """A request that was checked: key, scope, query and body.
@@ -133,3 +147,9 @@ class Operation:
     def takes_body(self) -> bool:
         """Whether a client may send a body."""
         return self.body is not None or bool(self.other_bodies)
+
+    @property
+    def needs_body(self) -> bool:
+        """Whether a client has to send a body: an object may be left out if all its keys may."""
+        fields = self.body.model_fields.values() if self.body else ()
+        return bool(self.other_bodies) or any(each.is_required() for each in fields)

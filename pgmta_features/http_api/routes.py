@@ -236,6 +236,8 @@ async def _body(
                           headers={"Connection": "close"})  # fmt: skip
         return None
     kinds = ", ".join([*([JSON_TYPE] if operation.body else []), *operation.other_bodies])
+    if not sent and operation.body and not operation.needs_body:
+        return operation.body()
     if not sent:
         raise Problem(400, "body-missing", f"The operation needs a body: {kinds}.")
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()

@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, aclosing, asynccontextmanager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from aiohttp import web
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, model_validator
 
 from pgmta.compose.template import Template, compile_template
 from pgmta.config.types import hint
@@ -23,7 +23,12 @@ from pgmta.postgres.operator import OperatorConnection
 from pgmta_features.campaigns.campaign_table import CampaignTable
 from pgmta_features.campaigns.list_import import import_rows
 from pgmta_features.campaigns.list_table import OUTCOMES, CampaignTemplate, ListTable
-from pgmta_features.campaigns.lists.row_check import RECIPIENT, RowCheck, words_of
+from pgmta_features.campaigns.lists.row_check import (
+    RECIPIENT,
+    RowCheck,
+    read_mapping,
+    words_of,
+)
 from pgmta_features.campaigns.lists.sources import SEPARATORS, csv_in
 from pgmta_features.campaigns.waits import reasons
 from pgmta_features.http_api.api import Api
@@ -38,13 +43,15 @@ from pgmta_features.http_api.intake.senders import (
 from pgmta_features.http_api.operation import (
     Answer,
     Call,
+    Nothing,
     Operation,
     Received,
     Time,
     Version,
+    collected,
 )
 from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut
-from pgmta_features.http_api.problem import Problem, conflict, not_found
+from pgmta_features.http_api.problem import Problem, conflict, not_found, sentences
 from pgmta_features.http_api.spooled import CSV_TYPE, MAX_LIST_OCTETS, WORK_TIMEOUT_S, spooled
 
 NDJSON_TYPE = "application/x-ndjson"
@@ -113,10 +120,19 @@ class NewCampaign(TenantQuery):
 
 
 class ImportQuery(TenantQuery):
-    """How a list is written. Both are recognised if they are not named."""
+    """How a list is written. Separator and encoding are recognised if they are not named."""
 
     separator: Literal["comma", "semicolon", "tab"] | None = None
     encoding: str | None = Field(default=None, description="such as windows-1250")
+    column: dict[str, str] | None = Field(
+        default=None,
+        description="`column.WORD=COLUMN` for each word whose column has another name",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect(cls, fields: Any) -> Any:
+        return collected(fields, "column")
 
 
 class RecipientsQuery(TenantQuery):
@@ -154,6 +170,26 @@ class Retry(Resume):
     unknown: bool = Field(
         default=False, description="also mail that may have arrived: maybe twice then"
     )
+
+
+class Copy(Received):
+    """A campaign like another one, with its recipients; its times are given anew."""
+
+    name: str
+    states: list[str] | None = Field(
+        default=None, description=f"only recipients in these states: {', '.join(OUTCOMES)}"
+    )
+    recipients: bool = Field(default=True, description="false: copy none")
+    visible_at: AwareDatetime | None = Field(default=None, description="it begins then")
+    deadline: AwareDatetime | None = Field(default=None, description="nothing is sent after it")
+
+
+class Exchange(Received):
+    """Another template, or version of it, for mail that is not in the queue yet."""
+
+    template: str
+    version: Version | None = Field(default=None, description="the last one without it")
+    reason: str | None = Field(default=None, description="why; needed after the start")
 
 
 class CreatedCampaign(BaseModel):
@@ -263,7 +299,7 @@ class _Campaigns:
     async def create(self, call: Call) -> Answer:
         """Make a campaign."""
         given = call.body.model_dump()
-        given["tenant"] = tenant = tenant_of(call.caller, call.body.tenant)
+        given["tenant"] = tenant_of(call.caller, call.body.tenant)
         check_credential(call.caller, given["credential"], "/credential")
         given["priority"] = priority_of(call.caller, given["priority"], _USUAL_PRIORITY)
         async with self._database.operating(call.caller) as db:
@@ -275,9 +311,7 @@ class _Campaigns:
         columns = list(dict.fromkeys([RECIPIENT, *words_of(template), *zone]))
         body = CreatedCampaign(name=given["name"], template=made.row["template"],
                                version=made.row["version"], columns=columns)  # fmt: skip
-        place = f"{self._api.site.base}{_PATH}/{quote(given['name'])}"
-        more = f"?tenant={quote(tenant)}" if call.body.tenant and tenant else ""
-        return Answer(body, 201, {"Location": place + more})
+        return Answer(body, 201, self._location(given["name"], call.body.tenant))
 
     async def show(self, call: Call) -> Answer:
         """Show the books of a campaign."""
@@ -313,6 +347,30 @@ class _Campaigns:
             await table.retry(number, unknown=body.unknown, halted=body.halted)
             return await _books(call, db, number)
 
+    async def exchange(self, call: Call) -> Answer:
+        """Give it another template."""
+        async with self._campaign(call, sends=True, timeout_s=WORK_TIMEOUT_S) as (db, number):
+            table = ListTable(db, call.caller.acting)
+            async with table.exchanging(number, call.body.model_dump()) as (found, _):
+                _compiled(found)
+                _check_senders(call.caller, found, found.row["reverse_path"])
+            return await _books(call, db, number)
+
+    async def copy(self, call: Call) -> Answer:
+        """Make another one like it."""
+        body: Copy = call.body
+        async with self._campaign(call, sends=True, timeout_s=WORK_TIMEOUT_S) as (db, number):
+            table = CampaignTable(db, call.caller.acting)
+            await table.copy(number, body.model_dump())
+            answer = await _books(call, db, await table.find(_tenant(call), body.name), body.name)
+        return replace(answer, status=201, headers=self._location(body.name, call.query.tenant))
+
+    async def delete(self, call: Call) -> Answer:
+        """Delete it with its books."""
+        async with self._campaign(call, sends=True, timeout_s=WORK_TIMEOUT_S) as (db, number):
+            await CampaignTable(db, call.caller.acting).delete(number)
+        return Answer(status=204)
+
     async def import_list(self, call: Call) -> Answer:
         """Add the recipients of a list."""
         query: ImportQuery = call.query
@@ -329,15 +387,16 @@ class _Campaigns:
                     given = await asyncio.to_thread(
                         stack.enter_context, csv_in(file, "list", query.separator, query.encoding)
                     )
-                    check = RowCheck(
-                        _compiled(campaign), given.columns, None, given.encoding, zones
-                    )
+                    template = _compiled(campaign)
+                    columns = [f"{word}={name}" for word, name in (query.column or {}).items()]
+                    mapping = read_mapping(columns, template, campaign.row["zone_column"])
+                    check = RowCheck(template, given.columns, mapping, given.encoding, zones)
                     counts = await import_rows(
                         table, campaign, given, check, problems, lambda *_: nullcontext(_Unseen())
                     )
                 except ConfigError as error:
                     detail = "; ".join(error.problems).replace("--", "")
-                    raise Problem(422, "invalid", f"{detail}.") from None
+                    raise Problem(422, "invalid", sentences(detail)) from None
                 except PgmtaError as error:
                     if type(error) is PgmtaError:  # nobody is left, or another import was first
                         raise conflict(str(error)) from None
@@ -358,7 +417,6 @@ class _Campaigns:
         as_json = CSV_TYPE not in call.request.headers.get("Accept", "")
         connection = connection_of(call.request)
         with self._api.lists.file(call) as file:
-            connection.allow_time(WORK_TIMEOUT_S)
             async with self._campaign(call, timeout_s=WORK_TIMEOUT_S) as (db, number):
                 table = ListTable(db, call.caller.acting)
                 words = words_of(_compiled(await table.campaign(number))) if query.words else ()
@@ -383,6 +441,10 @@ class _Campaigns:
                 await response.write_eof()
         return response
 
+    def _location(self, name: str, tenant: str | None) -> dict[str, str]:
+        more = f"?tenant={quote(tenant)}" if tenant else ""
+        return {"Location": f"{self._api.site.base}{_PATH}/{quote(name)}{more}"}
+
     @asynccontextmanager
     async def _campaign(
         self, call: Call, *, sends: bool = False, timeout_s: float = 2.0
@@ -391,7 +453,9 @@ class _Campaigns:
 
         Whoever has mail sent needs a key with its senders. Raises Problem.
         """
-        tenant = tenant_of(call.caller, call.query.tenant)
+        tenant = _tenant(call)
+        if timeout_s == WORK_TIMEOUT_S:
+            connection_of(call.request).allow_time(timeout_s)
         async with self._database.operating(call.caller, timeout_s=timeout_s) as db:
             table = CampaignTable(db, call.caller.acting)
             try:
@@ -406,10 +470,13 @@ class _Campaigns:
             yield db, number
 
 
-async def _books(call: Call, db: OperatorConnection, number: int) -> Answer:
+def _tenant(call: Call) -> str:
+    return tenant_of(call.caller, call.query.tenant)
+
+
+async def _books(call: Call, db: OperatorConnection, number: int, name: str = "") -> Answer:
     table = CampaignTable(db, call.caller.acting)
-    tenant = tenant_of(call.caller, call.query.tenant)
-    state, failures = await table.state_and_failures(tenant, call.path["name"])
+    state, failures = await table.state_and_failures(_tenant(call), name or call.path["name"])
     waits = reasons(state, await table.obstacles(number), datetime.now(UTC))
     fields = {
         **asdict(state), "status": state.status, "done": state.done, "failures": failures,
@@ -445,11 +512,12 @@ def operations(api: Api) -> list[Operation]:
     campaigns = _Campaigns(api)
     usual = ("tenant-refused", "not-found")
     sends = ("sender-refused", "credential-refused", "conflict")
-    changes: list[tuple[str, Any, type[BaseModel] | None, str]] = [
+    changes: list[tuple[str, Any, type[BaseModel], str]] = [
         ("start", campaigns.start, Start, "Begin to send a campaign"),
-        ("stop", campaigns.stop, None, "Stop a campaign"),
+        ("stop", campaigns.stop, Nothing, "Stop a campaign"),
         ("resume", campaigns.resume, Resume, "Go on with a campaign that was stopped"),
         ("retry", campaigns.retry, Retry, "Send again what failed"),
+        ("template", campaigns.exchange, Exchange, "Give a campaign another template"),
     ]
     return [
         Operation(
@@ -489,15 +557,38 @@ def operations(api: Api) -> list[Operation]:
             problems=usual,
         ),
         Operation(
+            method="DELETE",
+            path=_ONE,
+            scope=_SCOPE,
+            summary="Delete a campaign that is done, with its books",
+            handler=campaigns.delete,
+            query=TenantQuery,
+            answers={204: None},
+            problems=(*usual, *sends),
+        ),
+        Operation(
+            method="POST",
+            path=f"{_ONE}/copy",
+            scope=_SCOPE,
+            summary="Make a campaign like another one",
+            handler=campaigns.copy,
+            body=Copy,
+            query=TenantQuery,
+            answers={201: Campaign},
+            problems=(*usual, *sends),
+        ),
+        Operation(
             method="POST",
             path=f"{_ONE}/import",
             scope=_SCOPE,
-            summary="Add the recipients of a list, all or none",
+            summary="Add the recipients of a list; bad lines are left out, and named",
             handler=campaigns.import_list,
             query=ImportQuery,
             other_bodies={
                 CSV_TYPE: "The first line names the columns: recipient, and each word of the "
-                f"template. The separator is one of {', '.join(SEPARATORS)}."
+                f"template. The separator is one of {', '.join(SEPARATORS)}. Lines that are bad, or "
+                "have a mailbox that the list or the campaign has already, are left out. The others "
+                "are stored in one transaction; an error leaves nothing behind."
             },
             max_stream=MAX_LIST_OCTETS,
             answers={200: ImportedList},

@@ -23,6 +23,7 @@ from pgmta_features.http_api.operation import (
     Operation,
     Received,
     Time,
+    collected,
     id_of,
 )
 from pgmta_features.http_api.pages import Page, PageQuery, cut, no_place
@@ -89,13 +90,7 @@ class Search(PageQuery):
     @model_validator(mode="before")
     @classmethod
     def _collect(cls, fields: Any) -> Any:
-        found, words = {}, {}
-        for name, value in fields.items():
-            if name == "metadata" or not name.startswith("metadata."):
-                found[name] = value
-            else:
-                words[name.removeprefix("metadata.")] = value
-        return {**found, "metadata": words} if words else found
+        return collected(fields, "metadata")
 
 
 class _Outcome(BaseModel):

@@ -22,7 +22,7 @@ from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.intake.senders import tenant_of
 from pgmta_features.http_api.operation import Answer, Call, Operation, Time
 from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut, no_place
-from pgmta_features.http_api.problem import Problem
+from pgmta_features.http_api.problem import Problem, sentences
 from pgmta_features.http_api.spooled import CSV_TYPE, MAX_LIST_OCTETS, WORK_TIMEOUT_S, spooled
 from pgmta_features.suppressions.suppression_file import (
     MAX_SOURCE_CHARACTERS,
@@ -215,7 +215,7 @@ class _Suppressions:
                         await asyncio.sleep(0)  # others have their turn
             except ConfigError as error:  # the first line
                 detail = "; ".join(each.removeprefix("body:") for each in error.problems)
-                raise Problem(422, "invalid", f"Line {detail}.") from None
+                raise Problem(422, "invalid", sentences(f"Line {detail}")) from None
             finally:
                 lines.detach()
             if batch:
@@ -240,7 +240,7 @@ def _check(scopes: Scopes, tenant: str, scope: str) -> None:
         scopes.check(tenant, scope)
     except ValueError as error:
         detail = f"{error}".partition(" (queuectl")[0]
-        raise Problem(422, "invalid", f"scope: {detail}.", pointer="/scope") from None
+        raise Problem(422, "invalid", f"scope: {sentences(detail)}", pointer="/scope") from None
 
 
 def _of(tenant: str, scopes: Scopes) -> Callable[[str, str], None]:

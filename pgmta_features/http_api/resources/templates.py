@@ -128,7 +128,7 @@ class _Templates:
         try:
             name = check_name(call.path["name"])
         except ValueError as error:
-            raise Problem(422, "invalid", f"The name: {error}.") from None
+            raise Problem(422, "invalid", f"The name: {sentences(str(error))}") from None
         source = _source(call.body)
         given = NamedTemplate(tenant, name, source, _compiled(source))
         _check_senders(call.caller, source)
@@ -136,7 +136,9 @@ class _Templates:
             try:
                 ((version, is_new),) = await TemplateTable(db, call.caller.acting).put([given])
             except PgmtaError as error:  # a scope that was not declared
-                raise Problem(422, "invalid", f"{error}.", pointer="/unsubscribe") from None
+                raise Problem(
+                    422, "invalid", sentences(str(error)), pointer="/unsubscribe"
+                ) from None
         return Answer(
             StoredVersion(name=name, version=version, words=given.words), 201 if is_new else 200
         )
@@ -163,7 +165,7 @@ class _Templates:
         try:
             parts = _compiled(found.source).fill(call.body.params, to)
         except ValueError as error:
-            raise Problem(422, "invalid", sentences(f"{error}"), pointer="/params") from None
+            raise Problem(422, "invalid", sentences(str(error)), pointer="/params") from None
         octets = compose_head(parts, MessageIdentity(_EXAMPLE_ID, datetime.now(UTC)))
         return Answer(RenderedMail(
             subject=parts.subject, body=parts.body, html=parts.html, size=len(octets),
@@ -196,7 +198,8 @@ def _compiled(source: TemplateSource) -> Template:
     except TemplateError as error:
         part, _, field = error.part.partition(".")
         line = f", line {error.line}" if part in ("body", "html") else ""
-        detail = f"{error.part}{line}: {error.advice}." if part else f"{error.advice}."
+        advice = sentences(error.advice)
+        detail = f"{error.part}{line}: {advice}" if part else advice
         pointer = pointer_of(part, field) if field else pointer_of(part) if part else ""
         raise Problem(422, "invalid", detail, pointer=pointer) from None
 

@@ -38,7 +38,7 @@ def test_a_campaign_from_its_template_to_its_end(api: ServedApi, db: psycopg.Con
     assert made.members["columns"] == ["recipient", "name"]
     again = api.send("POST", PATH, token, CAMPAIGN)
     assert (again.status, again.members["type"]) == (409, "urn:pgmta:problem:conflict")
-    refused = api.send("POST", f"{ONE}/start", token, {})
+    refused = api.send("POST", f"{ONE}/start", token)
     assert (refused.status, "no recipients" in refused.members["detail"]) == (409, True)
     assert api.send("POST", "/v1/suppressions", token, {"address": "s@h.example"}).status == 200
     lines = ["recipient;name;age", *(f"r{n}@h.example;Zoë {n};7" for n in range(3000)),
@@ -62,13 +62,13 @@ def test_a_campaign_from_its_template_to_its_end(api: ServedApi, db: psycopg.Con
     assert started.status == 200, started
     assert started.members["unsent"] == 3000
     assert any("worker" in each for each in started.members["waits_for"])
-    stopped = api.send("POST", f"{ONE}/stop", token).members
+    stopped = api.send("POST", f"{ONE}/stop", token, {}).members
     assert stopped["status"] == "STOPPED" or stopped["status"].endswith(" STOPPED")
     assert set(column(db, "SELECT status FROM campaign_jobs")) == {"STOPPED"}
     retried = api.send("POST", f"{ONE}/retry", token, {"unknown": True})
     assert (retried.status, retried.members["recipients"]) == (200, 3001)
     assert "STOPPED" not in column(db, "SELECT status FROM campaign_jobs")
-    assert api.send("POST", f"{ONE}/resume", token, {}).status == 200
+    assert api.send("POST", f"{ONE}/resume", token).status == 200
     shown = api.send("GET", ONE, token).members
     counts = ("unsent", "queued", "sent", "errored", "invalid", "unknown")
     assert sum(shown[name] for name in counts) == shown["recipients"] == 3001
@@ -84,6 +84,35 @@ def test_a_campaign_from_its_template_to_its_end(api: ServedApi, db: psycopg.Con
     assert [each.removeprefix("campaign ") for each in audit if each.startswith("campaign")] == [
         "create", "import", "start", "stop", "retry", "resume",
     ]  # fmt: skip
+
+
+def test_a_campaign_is_changed_copied_and_deleted(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db, "shop", "campaigns templates", credentials=["ses-1"])
+    put_template(api, token)
+    assert api.send("POST", PATH, token, CAMPAIGN).status == 201
+    columns = "?column.recipient=E-Mail&column.name=Vorname"
+    answer = import_csv(api, token, "E-Mail,Vorname\na@h.example,A\nb@h.example,B", columns)
+    assert answer.members["columns"] == {"recipient": "E-Mail", "name": "Vorname"}, answer
+    refused = import_csv(api, token, "E-Mail\nc@h.example", "?column.nmae=E-Mail")
+    assert (refused.status, "'name'?" in refused.members["detail"]) == (422, True), refused
+    put_template(api, token, subject="Later news")
+    changed = api.send("POST", f"{ONE}/template", token, {"template": "hello"})
+    assert (changed.status, changed.members["unsent"]) == (200, 2), changed
+    # an operator's version has a sender that the key may not have
+    db.execute("INSERT INTO templates (name, version, sender, from_field, subject, body)"
+               " VALUES ('hello', 3, 'x@other.example', 'x@other.example', 'x', 'x')")  # fmt: skip
+    assert api.send("POST", f"{ONE}/template", token, {"template": "hello"}).status == 403
+    versions = "SELECT version FROM campaigns AS c JOIN templates AS t ON t.id = c.template_id"
+    assert column(db, versions) == [2]
+    refused = api.send("POST", f"{ONE}/copy", token, {"name": "may", "states": ["unsnet"]})
+    assert (refused.status, refused.members["pointer"]) == (422, "/states"), refused
+    made = api.send("POST", f"{ONE}/copy", token, {"name": "may", "states": ["unsent"]})
+    assert (made.status, made.headers["location"]) == (201, f"{PATH}/may"), made
+    assert (made.members["name"], made.members["recipients"]) == ("may", 2)
+    assert api.send("POST", f"{PATH}/may/start", token).status == 200
+    assert api.send("DELETE", f"{PATH}/may", token).status == 409
+    assert api.send("DELETE", ONE, token).status == 204
+    assert column(db, "SELECT name FROM campaigns") == ["may"]
 
 
 def test_mistakes_store_nothing(api: ServedApi, db: psycopg.Connection) -> None:
@@ -116,8 +145,12 @@ def test_mistakes_store_nothing(api: ServedApi, db: psycopg.Connection) -> None:
     assert column(db, "SELECT count(*) FROM campaigns") == [0]
     # whoever may not send from its addresses can't have others send for him
     db.execute("SELECT campaign_create('spring news', 'ses-1', 'hello')")
-    for word in ("start", "resume", "retry"):
-        assert api.send("POST", f"{ONE}/{word}", token, {}).status == 403
+    for word, body in [
+        ("start", {}), ("resume", {}), ("retry", {}), ("copy", {"name": "x"}),
+        ("template", {"template": "hello"}),
+    ]:  # fmt: skip
+        assert api.send("POST", f"{ONE}/{word}", token, body).status == 403
+    assert api.send("DELETE", ONE, token).status == 403
     assert import_csv(api, token, "recipient\na@h.example").status == 403
     assert api.send("GET", ONE, token).status == 200
 
@@ -134,6 +167,8 @@ def test_a_campaign_of_another_tenant_is_not_there(api: ServedApi, db: psycopg.C
     asked: list[tuple[str, str, Any, str]] = [
         ("GET", "", None, ""), ("GET", "/recipients", None, ""), ("POST", "/start", {}, ""),
         ("POST", "/stop", None, ""), ("POST", "/resume", {}, ""), ("POST", "/retry", {}, ""),
+        ("POST", "/copy", {"name": "x"}, ""), ("POST", "/template", {"template": "hello"}, ""),
+        ("DELETE", "", None, ""),
         ("POST", "/import", "recipient,name\nb@h.example,B", "text/csv"),
     ]  # fmt: skip
     for method, more, body, kind in asked:

@@ -586,9 +586,9 @@ def operations(api: Api) -> list[Operation]:
             query=ImportQuery,
             other_bodies={
                 CSV_TYPE: "The first line names the columns: recipient, and each word of the "
-                f"template. The separator is one of {', '.join(SEPARATORS)}. Lines that are bad, or "
-                "have a mailbox that the list or the campaign has already, are left out. The others "
-                "are stored in one transaction; an error leaves nothing behind."
+                f"template. The separator is one of {', '.join(SEPARATORS)}. Lines that are bad, "
+                "or have a mailbox that the list or the campaign has already, are left out. The "
+                "others are stored in one transaction; an error leaves nothing behind."
             },
             max_stream=MAX_LIST_OCTETS,
             answers={200: ImportedList},

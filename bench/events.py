@@ -60,7 +60,7 @@ CREATE FUNCTION shop.on_mail(events jsonb) RETURNS void LANGUAGE sql
     AS $$ INSERT INTO shop.got SELECT e ->> 'id' FROM jsonb_array_elements(events) AS e $$;
 """
 _UNSUBSCRIBE = "SELECT events_unsubscribe(name) FROM event_subscriptions"
-_ADD = "SELECT webhook_add('bench', %s, NULL, '{}', %s, NULL, 100, NULL, NULL)"
+_ADD = "SELECT webhook_add('bench', %s, NULL, '{}', %s, NULL, 100)"
 _REMOVE = "DELETE FROM webhooks"
 _READ = "SELECT cursor, id FROM events_read(%s, 100)"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,17 +12,13 @@ import psycopg
 from pgmta.command import EXIT_FAILURE, print_line, print_text
 from pgmta.postgres.operator import connected
 from pgmta_features.events.event_table import EventTable
+from pgmta_features.events.subscribing import repeat_subscribing
 from queued.cli.options.queue_command import command, database_of
 
 _sent_by = click.option(
     "--sent-by", metavar="LOGIN", help="Only events of mail that this login submitted."
 )
 _tenant = click.option("--tenant", metavar="NAME", help="Only events of mail of this tenant.")
-
-
-def waits(why: str) -> None:
-    """Say what a subscription waits for."""
-    print_line(f"it waits for a transaction that has changed mail: {why}", err=True)
 
 
 @command(None, "table")
@@ -48,7 +45,7 @@ async def table(
                 print_line(f"{error}; {role} runs:", err=True)
                 print_text(statements)
                 sys.exit(EXIT_FAILURE)
-        subscription = await events.into(name, sent_by, tenant, waits)
+        subscription = await repeat_subscribing(partial(events.into, name, sent_by, tenant))
     print_line(f"events go into {subscription}; `queuectl events list` shows it")
 
 
@@ -68,5 +65,6 @@ async def function(
     """
     name = name.removesuffix("(jsonb)")
     async with connected(database_of(config)) as db:
-        subscription = await EventTable(db).call(name, login, sent_by, tenant, waits)
+        call = partial(EventTable(db).call, name, login, sent_by, tenant)
+        subscription = await repeat_subscribing(call)
     print_line(f"{subscription} is called with events; `queuectl events list` shows it")

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ from pgmta.command import (
     reporting,
     shorten,
 )
-from pgmta.config.types import parse_duration
 from pgmta.errors import ConfigError, StoreUnavailable
 from pgmta.postgres.operator import OperatorConnection, connected
-from pgmta_features.events.application_commands import function, table, waits
+from pgmta_features.events.application_commands import function, table
 from pgmta_features.events.event_table import EventTable
 from pgmta_features.events.kinds import KINDS
+from pgmta_features.events.subscribing import repeat_subscribing
 from queued.cli.options.queue_command import (
     CONFIG_NAME,
     Form,
@@ -34,7 +35,7 @@ from queued.cli.options.queue_command import (
     command,
     database_of,
     print_rows,
-    read_time,
+    read_since,
 )
 
 _DEFAULT_SINCE = timedelta(hours=1)
@@ -77,7 +78,7 @@ async def _show(
         raise ConfigError(["--after and --since exclude each other"])
     if message is not None and (after or since or follow or kind):
         raise ConfigError(["--message stands alone"])
-    begin = _read_since(since)
+    begin = read_since(since)
     uri = database_of(config)
     async with connected(uri) as db:
         table = EventTable(db)
@@ -92,16 +93,6 @@ async def _show(
         # by Ctrl-C the user ends the command
         with suppress(KeyboardInterrupt, asyncio.CancelledError):
             await _follow(uri, after, kind, as_json)
-
-
-def _read_since(text: str | None) -> datetime | None:
-    """Return the time that was given, or that was so long ago. Raises ConfigError."""
-    if text is None:
-        return None
-    try:
-        return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
-    except ValueError:
-        return read_time(text, "--since")
 
 
 async def _hint(table: EventTable) -> None:
@@ -178,7 +169,7 @@ async def subscribe(config: Path, name: str) -> None:
     committed after this command has its events.
     """
     async with connected(database_of(config)) as db:
-        new = await EventTable(db).subscribe(name, "reader", waits)
+        new = await repeat_subscribing(partial(EventTable(db).subscribe, name, "reader"))
     print_line(f"{name} {'subscribes' if new else 'subscribes already'}")
 
 
@@ -190,7 +181,7 @@ async def unsubscribe(config: Path, name: str) -> None:
     After the last one no events are written. Those that were written stay for their time.
     """
     async with connected(database_of(config)) as db:
-        ended = await EventTable(db).unsubscribe(name, waits)
+        ended = await repeat_subscribing(partial(EventTable(db).unsubscribe, name))
     if not ended:
         print_line(f"there is no subscription {name}: see `queuectl events list`", err=True)
         sys.exit(EXIT_FAILURE)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from psycopg import sql
 
-from pgmta.errors import Blocked
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("events")
 _PAGE_EVENTS = 500
-_REPEAT_S = 60.0  # in which the locks of the triggers are tried
-_REPEAT_PAUSE_S = 0.5  # in which those that write mail go on
 
 
 class EventTable:
-    """Reads events, and changes subscriptions. The methods raise Blocked and psycopg.Error."""
+    """Reads events, and changes subscriptions. The methods raise Blocked and psycopg.Error.
+
+    Open transactions that have changed mail hold up `subscribe`, `unsubscribe`, `into` and `call`:
+    see `repeat_subscribing`.
+    """
 
     def __init__(self, db: OperatorConnection) -> None:
         self._db = db
@@ -41,26 +40,19 @@ class EventTable:
 
     async def end(self) -> str:
         """Return the cursor behind all events."""
-        return await self._cursor("end", {})
+        return str(await self._value("end", {}, "cursor"))
 
     async def since(self, moment: datetime) -> str:
         """Return a cursor before the events since a time."""
-        return await self._cursor("since", {"time": moment})
+        return str(await self._value("since", {"time": moment}, "cursor"))
 
-    async def _cursor(self, name: str, fields: dict[str, Any]) -> str:
-        (row,) = await self._db.rows(_SQL[name], fields)
-        return str(row["cursor"])
+    async def subscribe(self, name: str, kind: str) -> bool:
+        """Subscribe, and return whether the subscription is new."""
+        return bool(await self._value("subscribe", {"name": name, "kind": kind}, "new"))
 
-    async def subscribe(self, name: str, kind: str, waits: Callable[[str], None]) -> bool:
-        """Subscribe, and return whether the subscription is new.
-
-        The locks of the triggers are tried for a minute; `waits` is told at first who has them.
-        """
-        return bool(await self._repeat("subscribe", {"name": name, "kind": kind}, "new", waits))
-
-    async def unsubscribe(self, name: str, waits: Callable[[str], None]) -> bool:
-        """End a subscription, and return whether there was one. It waits as `subscribe` does."""
-        return bool(await self._repeat("unsubscribe", {"name": name}, "ended", waits))
+    async def unsubscribe(self, name: str) -> bool:
+        """End a subscription, and return whether there was one."""
+        return bool(await self._value("unsubscribe", {"name": name}, "ended"))
 
     async def table_statements(self, table: str) -> tuple[str, str]:
         """Return who makes a table for events, and by which statements."""
@@ -73,41 +65,21 @@ class EventTable:
             await self._db.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
             await self._db.execute(statements.encode())
 
-    async def into(
-        self, table: str, viewer: str | None, tenant: str | None, waits: Callable[[str], None]
-    ) -> str:
+    async def into(self, table: str, viewer: str | None, tenant: str | None) -> str:
         """Have events inserted into a table; return the name of the subscription."""
         fields = {"table": table, "viewer": viewer, "tenant": tenant}
-        return str(await self._repeat("into", fields, "name", waits))
+        return str(await self._value("into", fields, "name"))
 
     async def call(
-        self,
-        function: str,
-        login: str | None,
-        viewer: str | None,
-        tenant: str | None,
-        waits: Callable[[str], None],
+        self, function: str, login: str | None, viewer: str | None, tenant: str | None
     ) -> str:
         """Have a function called with events; return the name of the subscription."""
         fields = {"function": function, "login": login, "viewer": viewer, "tenant": tenant}
-        return str(await self._repeat("call", fields, "name", waits))
+        return str(await self._value("call", fields, "name"))
 
-    async def _repeat(
-        self, statement: str, fields: dict[str, Any], column: str, waits: Callable[[str], None]
-    ) -> Any:
-        end = time.monotonic() + _REPEAT_S
-        told = False
-        while True:
-            try:
-                (row,) = await self._db.rows(_SQL[statement], fields)
-                return row[column]
-            except Blocked as error:
-                if time.monotonic() > end:
-                    raise
-                if not told:
-                    waits(str(error))
-                told = True
-            await asyncio.sleep(_REPEAT_PAUSE_S)
+    async def _value(self, statement: str, fields: dict[str, Any], column: str) -> Any:
+        (row,) = await self._db.rows(_SQL[statement], fields)
+        return row[column]
 
     async def subscriptions(self) -> list[dict[str, Any]]:
         """Return the subscriptions."""

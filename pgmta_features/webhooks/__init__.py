@@ -12,8 +12,8 @@ FEATURE = Feature(
             task="Programs and people",
         )
     },
-    sections={"webhooks": ".config:Webhooks", "web/webhooks": ".config:WebhookKeys"},
-    looks=(".store:ANY_WEBHOOK",),
+    sections={"webhooks": ".config:WebhookSettings", "web/webhooks": ".config:WebhookKeys"},
+    looks=(".leased_webhooks:ANY_WEBHOOK",),
     loops={"webhooks": ".poster:post"},
     doctor_checks=(".doctor_check:checks",),
 )

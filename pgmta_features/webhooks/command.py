@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +15,15 @@ from psycopg import errors
 
 from pgmta.command import instant, print_json, print_line
 from pgmta.config.types import hint
-from pgmta.errors import Blocked, ConfigError, PgmtaError
+from pgmta.errors import ConfigError, PgmtaError
 from pgmta.postgres.operator import connected
 from pgmta_features.events.kinds import KINDS
-from pgmta_features.webhooks.config import Webhooks as WebhookSettings
+from pgmta_features.events.subscribing import repeat_subscribing
+from pgmta_features.webhooks.config import WebhookSettings
 from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, check_kinds, read_condition
 from pgmta_features.webhooks.reach import check_public
 from pgmta_features.webhooks.signing import Secrets
-from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, View, Webhooks
+from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, WebhookTable
 from queued.cli.options.queue_command import (
     Column,
     Cut,
@@ -34,13 +33,11 @@ from queued.cli.options.queue_command import (
     database_of,
     print_rows,
     read_address,
-    read_time,
+    read_since,
     who,
     whole_config,
 )
 
-_TRIES_S = 10.0  # for the locks that a first subscription takes
-_TRY_PAUSE_S = 0.3
 _SHOWN_FAILURES = 20
 _CONDITION_OPTIONS = ("sender", "recipient", "domain", "metadata")
 
@@ -54,12 +51,12 @@ def webhook() -> None:
 
 
 @asynccontextmanager
-async def _webhooks(config: Path) -> AsyncIterator[Webhooks]:
+async def _webhooks(config: Path) -> AsyncIterator[WebhookTable]:
     async with connected(database_of(config)) as db:
-        yield Webhooks(db, View(who()))
+        yield WebhookTable(db, who())
 
 
-async def _find(webhooks: Webhooks, name: str) -> dict[str, Any]:
+async def _find(webhooks: WebhookTable, name: str) -> dict[str, Any]:
     """Return the endpoint of a name or id. Raises PgmtaError."""
     known = await webhooks.endpoints(most=100_000)
     found = [each for each in known if name in (each["name"], str(each["id"]))]
@@ -70,19 +67,6 @@ async def _find(webhooks: Webhooks, name: str) -> dict[str, Any]:
         near = f": {hint(name, [each['name'] for each in known])}" if known else ""
         raise PgmtaError(f"there is no webhook {name}{near}")
     return found[0]
-
-
-async def _patiently[T](work: Callable[[], Any]) -> T:
-    """Do what may need a lock of tables that open transactions have written. Raises Blocked."""
-    until = time.monotonic() + _TRIES_S
-    while True:
-        try:
-            found: T = await work()
-            return found
-        except Blocked:
-            if time.monotonic() > until:
-                raise
-        await asyncio.sleep(_TRY_PAUSE_S)
 
 
 def _settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,15 +158,15 @@ async def add(
     """Add the endpoint NAME at URL, which gets all events from now on."""
     if not NAME.fullmatch(name):
         raise ConfigError([f"{name!r} is no name: expected up to 63 letters, digits and . _ -"])
-    given: dict[str, Any] = {"kinds": None, "condition": {}, "owner": None}
+    given: dict[str, Any] = {"kinds": None, "condition": {}, "owner": None, "tenant": tenant}
     given |= {"batch": DEFAULT_BATCH} | _settings(options)
     settings, secrets = _secrets(config)
     reference = _reference(settings, secrets, secret)
     place = _url(url, tenant)
-    async with connected(database_of(config)) as db:
-        webhooks = Webhooks(db, View(who(), tenant=tenant))
+    async with _webhooks(config) as webhooks:
+        make = partial(webhooks.add, name, place, reference, **given)
         try:
-            number: int = await _patiently(partial(webhooks.add, name, place, reference, **given))
+            number = await repeat_subscribing(make)
         except errors.UniqueViolation:
             raise PgmtaError(f"there is a webhook {name} already") from None
     if as_json:
@@ -193,15 +177,16 @@ async def add(
     _print_secret(secrets, reference)
 
 
-@command(webhook, "set")
+@command(webhook, "set", json=True)
 @click.argument("name")
 @click.option("--url", metavar="URL", help="Another place.")
 @_settings_options
 @click.option("--all-kinds", is_flag=True, help="All kinds of events.")
 @click.option("--all-mail", is_flag=True, help="Events of all mail, without a condition.")
 async def set_webhook(
-    config: Path, name: str, url: str | None, all_kinds: bool, all_mail: bool, **options: Any
-) -> None:
+    config: Path, name: str, url: str | None, all_kinds: bool, all_mail: bool, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Change an endpoint; the rest stays as it is."""
     changes = _settings(options)
     if url:
@@ -217,7 +202,18 @@ async def set_webhook(
         if url:
             _url(url, found["tenant"])
         await webhooks.change(found["id"], changes)
-    print_line(f"webhook {found['name']} changed")
+        await _print_changed(webhooks, found, "changed", as_json)
+
+
+async def _print_changed(
+    webhooks: WebhookTable, row: dict[str, Any], what: str, as_json: bool
+) -> None:
+    """Say what was done with an endpoint, or print how it is now."""
+    if as_json:
+        [row] = await webhooks.endpoints(number=row["id"])
+        print_json(_for_machines(row))
+    else:
+        print_line(f"webhook {row['name']} {what}")
 
 
 @command(webhook, "list", rows=True)
@@ -240,8 +236,9 @@ async def list_webhooks(config: Path, form: Form) -> None:
 
 
 def _for_machines(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row without the reference of its secret."""
-    return {key: value for key, value in row.items() if key != "secret"}
+    """Return a row without the reference of its secret; ids are texts, as in events."""
+    found = {key: value for key, value in row.items() if key != "secret"}
+    return found | {key: str(row[key]) for key in ("id", "message_id") if row.get(key) is not None}
 
 
 @command(webhook, json=True)
@@ -250,9 +247,10 @@ async def show(config: Path, name: str, as_json: bool) -> None:
     """Show an endpoint, and the events that were set aside."""
     async with _webhooks(config) as webhooks:
         row = await _find(webhooks, name)
-        failures = await webhooks.failures(row["id"], most=_SHOWN_FAILURES)
+        aside = await webhooks.failures(row["id"], most=_SHOWN_FAILURES)
     if as_json:
-        print_json({**_for_machines(row), "failures": failures})
+        events = [_for_machines(each) for each in aside]
+        print_json({**_for_machines(row), "set_aside_events": events})
         return
     kind, _, named = row["secret"].partition(":")
     secret = named if kind == "file" else f"derived from key {named.partition(':')[0]}"
@@ -261,6 +259,7 @@ async def show(config: Path, name: str, as_json: bool) -> None:
         "url": row["url"],
         "state": f"{row['state']} since {instant(row['state_at'])}",
         "reason": row["reason"],
+        "failures": row["failures"] and f"{row['failures']} in a row",
         "next": row["next_at"] and instant(row["next_at"]),
         "kinds": " ".join(row["kinds"] or ["all"]),
         "condition": row["condition"] and json.dumps(row["condition"], ensure_ascii=False),
@@ -277,11 +276,22 @@ async def show(config: Path, name: str, as_json: bool) -> None:
     for key, value in lines.items():
         if value:
             print_line(f"{key:<10} {value}")
-    for each in failures:
+    _print_set_aside(row, aside)
+
+
+def _print_set_aside(row: dict[str, Any], aside: list[dict[str, Any]]) -> None:
+    """Print the events that an endpoint has refused, and what to do about them."""
+    if not aside:
+        return
+    for each in aside:
+        what = f"{each['kind']} of message {each['message_id']}"
         asked = "; its replay was asked for" if each["asked_at"] else ""
-        print_line(f"set aside  {each['event_id']}: {each['reason']}{asked}")
-    if row["set_aside"] > len(failures):
-        print_line(f"set aside  {row['set_aside'] - len(failures)} others")
+        print_line(f"set aside  {each['event_id']} {what}, {instant(each['failed_at'])}: "
+                   f"{each['reason']}{asked}")  # fmt: skip
+    if row["set_aside"] > len(aside):
+        print_line(f"set aside  {row['set_aside'] - len(aside)} others")
+    print_line(f"`queuectl webhook replay {row['name']} --set-aside` posts them again, once the "
+               "endpoint takes them.")  # fmt: skip
 
 
 @command(webhook, json=True)
@@ -324,61 +334,63 @@ async def rotate(config: Path, name: str, secret: str | None, as_json: bool) -> 
     _print_secret(secrets, reference)
 
 
-@command(webhook)
+@command(webhook, json=True)
 @click.argument("name")
-async def enable(config: Path, name: str) -> None:
+async def enable(config: Path, name: str, as_json: bool) -> None:
     """Post to an endpoint at once, from where it stopped: a suspended, disabled or failing one."""
     async with _webhooks(config) as webhooks:
         row = await _find(webhooks, name)
         await webhooks.enable(row["id"], enabled=True)
-    print_line(f"webhook {row['name']} enabled")
+        await _print_changed(webhooks, row, "enabled", as_json)
 
 
-@command(webhook)
+@command(webhook, json=True)
 @click.argument("name")
 @click.option("--reason", default="", help="Why, for other operators.")
-async def disable(config: Path, name: str, reason: str) -> None:
+async def disable(config: Path, name: str, reason: str, as_json: bool) -> None:
     """Post nothing to an endpoint until `queuectl webhook enable`."""
     async with _webhooks(config) as webhooks:
         row = await _find(webhooks, name)
         await webhooks.enable(row["id"], enabled=False, reason=reason)
-    print_line(f"webhook {row['name']} disabled")
+        await _print_changed(webhooks, row, "disabled", as_json)
 
 
-@command(webhook)
+@command(webhook, json=True)
 @click.argument("name")
-@click.option("--since", metavar="TIME", help="All events since then: '2026-12-24 18:00'.")
+@click.option("--since", metavar="TIME",
+              help="All events since then: '2026-12-24 18:00', or 3h ago.")  # fmt: skip
 @click.option("--event", "events", multiple=True, metavar="ID", help="The event of this id.")
 @click.option("--set-aside", is_flag=True, help="Those that the endpoint has refused.")
 async def replay(
-    config: Path, name: str, since: str | None, events: Sequence[str], set_aside: bool
-) -> None:
+    config: Path, name: str, since: str | None, events: Sequence[str], set_aside: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Post events again. With --since the endpoint gets them in their order, before new ones."""
     if bool(since) + bool(events) + set_aside != 1:
         raise ConfigError(["give one of --since, --event and --set-aside"])
-    instant_of = read_time(since, "--since")
-    if instant_of and instant_of > datetime.now(UTC):
-        raise ConfigError([f"--since {since!r}: that is to come"])
+    begin = read_since(since)
     async with _webhooks(config) as webhooks:
         row = await _find(webhooks, name)
         try:
-            asked = await webhooks.replay(
-                row["id"], since=instant_of, events=events if events else None
-            )
+            asked = await webhooks.replay(row["id"], since=begin, events=events if events else None)
         except errors.NoDataFound as error:
             raise PgmtaError(str(error.diag.message_primary)) from None
-    print_line(
-        f"webhook {row['name']}: "
-        + (f"events since {instant(instant_of)} are posted again" if instant_of
-           else f"{asked} events are posted again")
-    )  # fmt: skip
+    if as_json:
+        print_json({"id": str(row["id"]), "since": begin} if begin
+                   else {"id": str(row["id"]), "events": asked})  # fmt: skip
+        return
+    what = f"events since {instant(begin)}" if begin else f"{asked} events"
+    print_line(f"webhook {row['name']}: {what} are posted again")
 
 
-@command(webhook)
+@command(webhook, json=True)
 @click.argument("name")
-async def remove(config: Path, name: str) -> None:
+async def remove(config: Path, name: str, as_json: bool) -> None:
     """Remove an endpoint. Without any, and without other readers, no event is written any more."""
     async with _webhooks(config) as webhooks:
         row = await _find(webhooks, name)
-        await _patiently(partial(webhooks.remove, row["id"]))
-    print_line(f"webhook {row['name']} removed")
+        await repeat_subscribing(partial(webhooks.remove, row["id"]))
+    if as_json:
+        print_json({"id": str(row["id"]), "removed": True})
+    else:
+        print_line(f"webhook {row['name']} removed")

@@ -74,7 +74,7 @@ class WebhookKeys(Section):
         return keys
 
 
-class Webhooks(WebhookKeys):
+class WebhookSettings(WebhookKeys):
     """Where events are posted, and who proves it with which secret."""
 
     secrets: dict[str, _SecretFile] = Field(

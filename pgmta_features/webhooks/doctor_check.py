@@ -1,4 +1,4 @@
-"""The check of `queuectl doctor`: endpoints that get no events."""
+"""The check of `queuectl doctor`: endpoints that get no events, or refuse some."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pgmta.store.admin.examination import Examination
 from pgmta.store.queries import feature_queries
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
 
-_MIN_FAILING_S = 600.0  # shorter failures pass by themselves
+_MIN_FAILING_S, _MIN_FAILURES = 60.0, 3  # fewer and shorter failures pass by themselves
 _MIN_LAG_S = 600.0
 _REMEDY = "`queuectl webhook test {name}` shows what it answers; see docs/programs/webhooks.md"
 
@@ -38,10 +38,10 @@ async def checks(examination: Examination) -> dict[str, Check]:
                     f"no queued posts for webhook {name}",
                     "start queued: it posts the events",
                 )
-            elif row["seconds"] and row["seconds"] >= _MIN_FAILING_S:
+            elif row["failures"] >= _MIN_FAILURES or (row["seconds"] or 0) >= _MIN_FAILING_S:
                 yield warning(
                     "webhooks",
-                    f"webhook {name} has failed for {age(row['seconds'])}: {reason}",
+                    f"webhook {name} has failed for {age(row['seconds'] or 0)}: {reason}",
                     _REMEDY.format(name=name),
                 )
             elif row["lag"] and row["lag"] >= _MIN_LAG_S:
@@ -49,6 +49,13 @@ async def checks(examination: Examination) -> dict[str, Check]:
                     "webhooks",
                     f"webhook {name} is {age(row['lag'])} behind",
                     "raise its batch by `queuectl webhook set`, or make its answers faster",
+                )
+            if row["set_aside"]:
+                yield warning(
+                    "webhooks",
+                    f"webhook {name} has refused {row['set_aside']:,} events, which were set aside",
+                    f"`queuectl webhook show {name}` has the reasons, and `queuectl webhook replay "
+                    f"{name} --set-aside` posts them again",
                 )
 
     return {"webhooks": webhooks}

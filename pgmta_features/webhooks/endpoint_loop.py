@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 
 import psycopg
@@ -14,15 +14,17 @@ from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
 from pgmta_features.webhooks.endpoint import fits
+from pgmta_features.webhooks.leased_webhooks import Claimed, Endpoint, EventRow, LeasedWebhooks
 from pgmta_features.webhooks.posting import EndpointConnection, Posted
 from pgmta_features.webhooks.retries import GIVE_UP_S, Halving, wait_after
 from pgmta_features.webhooks.signing import Secrets, signed_fields
 from pgmta_features.webhooks.slots import Slots
-from pgmta_features.webhooks.store import Claimed, Endpoint, EventRow, WebhookTable
 
 _DATABASE_PAUSE_S = 2.0  # after PostgreSQL could not be asked
 _LOOK_INTERVAL_S = 5.0  # without news of events
-_REFUSED_PAUSE_S = 1.0  # before events that were refused are posted with further ones
+_MIN_TRIAL_PAUSE_S, _MAX_TRIAL_PAUSE_S = 1.0, 60.0  # before a trial; the pause doubles
+_MAX_FIRST_PAUSE_S = 60.0  # after a start, which may be what mends a failure
+_OTHER_EVENTS = 3  # that are tried before an event is to blame
 _GONE = 410
 
 log = get("webhooks")
@@ -39,7 +41,7 @@ class EndpointLoop:
     """
 
     def __init__(
-        self, claimed: Claimed, table: WebhookTable, connection: EndpointConnection,
+        self, claimed: Claimed, table: LeasedWebhooks, connection: EndpointConnection,
         secrets: Secrets, slots: Slots, notice: Notice, rest: Callable[[], float],
     ) -> None:  # fmt: skip
         self.endpoint = Endpoint(claimed.settings)
@@ -50,13 +52,13 @@ class EndpointLoop:
         self._notice = notice
         self._rest = rest
         self._failures = claimed.failures
-        self._due = time.monotonic() + claimed.wait
+        self._due = time.monotonic() + min(claimed.wait, _MAX_FIRST_PAUSE_S)
         self._replays = claimed.replays
         self._read_at = 0.0  # by the monotonic clock
         self._news = asyncio.Event()
         self._accepted = False  # a request, which the database does not know yet
         self._ended = False  # by a failure
-        self._refused_up_to = ""  # the place of the last event of a batch of which none was taken
+        self._trial_pause = 0.0  # before new events are tried after a refusal; 0: they are not
         self._log = log.bind(webhook=claimed.settings.name, id=claimed.settings.id)
         self.posted = 0
         """Events that were accepted."""
@@ -75,6 +77,11 @@ class EndpointLoop:
         self._news.set()
 
     @property
+    def failing(self) -> bool:
+        """Whether the last request failed."""
+        return self._failures > 0
+
+    @property
     def lag(self) -> float:
         """The age of the oldest event that is not posted, in seconds."""
         return (datetime.now(UTC) - self.behind).total_seconds() if self.behind else 0.0
@@ -85,21 +92,21 @@ class EndpointLoop:
         try:
             while not self._ended:
                 try:
-                    await self._until_due()
+                    trial = await self._until_due()
                     self._news.clear()
                     self._read_at = time.monotonic()
                     rows = await self._table.batch(
                         self.endpoint.settings, reached, accepted=self._accepted,
-                        anew=bool(self._refused_up_to),
+                        anew=self._trial_pause > 0,
                     )  # fmt: skip
                     reached, self._accepted, away = None, False, False
-                    if self._replays:
+                    if trial:
+                        await self._try_others([row for row in rows if self._takes(row)])
+                    elif self._replays:
                         await self._replay()
                     elif not rows:
                         self.behind = None
                         await self._wait_for_news()
-                    elif rows[-1].place == self._refused_up_to and self._due > self._read_at:
-                        continue  # the news were not for this endpoint
                     elif await self._deliver([row for row in rows if self._takes(row)]):
                         reached = rows[-1].place
                 except (StoreUnavailable, psycopg.Error) as error:
@@ -114,20 +121,21 @@ class EndpointLoop:
         condition = self.endpoint.condition
         return row.document is not None and (condition is None or fits(condition, row.document))
 
-    async def _until_due(self) -> None:
-        """Wait for the end of the pause after a failure.
+    async def _until_due(self) -> bool:
+        """Wait for the end of the pause after a failure; return whether a trial ends it before.
 
-        If events were refused, it ends with further ones: they may show that only those are bad.
+        If events were refused, new ones may show that only those are bad.
         """
         if (seconds := self._due - time.monotonic()) <= 0:
-            return
-        if not self._refused_up_to:
-            await asyncio.sleep(seconds)
-            return
-        with suppress(TimeoutError):
+            return False
+        try:
             async with asyncio.timeout(seconds):
-                await self._news.wait()
-                await asyncio.sleep(_REFUSED_PAUSE_S)
+                if self._trial_pause:
+                    await self._news.wait()
+                await asyncio.sleep(self._trial_pause or seconds)
+        except TimeoutError:
+            return False
+        return self._trial_pause > 0
 
     async def _wait_for_news(self) -> None:
         try:
@@ -143,11 +151,11 @@ class EndpointLoop:
 
         Raises StoreUnavailable, psycopg.Error.
         """
-        halving, at = Halving(len(events)), 0
-        self._refused_up_to = ""
+        most = self.endpoint.settings.batch
+        halving, at = Halving(min(len(events), most)), 0
         self.behind = events[0].written_at if events else None
         while at < len(events):
-            part = events[at : at + halving.size]
+            part = events[at : at + min(halving.size, most)]
             posted = await self._post(part)
             if posted.accepted:
                 at += len(part)
@@ -160,8 +168,6 @@ class EndpointLoop:
                 halving.set_aside()
                 at += 1
             else:
-                if posted.refused:
-                    self._refused_up_to = events[-1].place
                 await self._note_failure(posted, events[at - 1].place if at else None)
                 return False
         return True
@@ -169,12 +175,28 @@ class EndpointLoop:
     async def _takes_others(self, events: Sequence[EventRow], at: int) -> bool:
         """Return whether the endpoint takes another event than the one that it has refused.
 
-        The next one and the last one of the batch are asked; they come once more in their turn.
+        They are chosen by chance, as those beside it may be refused for the same reason, and come
+        once more in their turn.
         """
-        for other in dict.fromkeys((at + 1, len(events) - 1)):
-            if at < other < len(events) and (await self._post([events[other]])).accepted:
+        others = range(at + 1, len(events))
+        for other in random.sample(others, min(_OTHER_EVENTS, len(others))):
+            if (await self._post([events[other]])).accepted:
                 return True
         return False
+
+    async def _try_others(self, events: Sequence[EventRow]) -> None:
+        """Post one event beside the first one, which was refused; if it is taken, the pause ends.
+
+        Otherwise nothing changes but the pause before the next trial. Raises StoreUnavailable,
+        psycopg.Error.
+        """
+        self._trial_pause = min(2 * self._trial_pause, _MAX_TRIAL_PAUSE_S)
+        if len(events) > 1:
+            posted = await self._post([random.choice(events[1:])])  # noqa: S311 - no secret
+            if posted.status == _GONE:
+                await self._note_failure(posted, None)
+            elif not (posted.accepted or posted.refused):
+                self._trial_pause = 0.0  # it is away
 
     async def _note_failure(self, posted: Posted, reached: str | None) -> None:
         settings = self.endpoint.settings
@@ -189,6 +211,10 @@ class EndpointLoop:
         if self._failures == 1:
             self._log.warning("webhook fails", reason=posted.reason, seconds=round(wait, 1))
         self._due = time.monotonic() + wait
+        if not posted.refused or posted.retry_after is not None:
+            self._trial_pause = 0.0
+        elif not self._trial_pause:
+            self._trial_pause = _MIN_TRIAL_PAUSE_S
         failing = await self._table.failed(settings, posted.reason, wait, self._failures, reached)
         if failing >= GIVE_UP_S:
             await self._suspend(posted.reason)
@@ -236,12 +262,13 @@ class EndpointLoop:
         known = [each for each in secrets if each]
         message = f"msg_{settings.id}_{events[0].id}_{events[-1].id}_{len(events)}"
         body = batch_body(events)
-        async with self._slots.take(self.endpoint.owner, self._failures > 0):
+        async with self._slots.take(self.endpoint.owner, self.failing):
             posted = await self._connection.post(
                 signed_fields(known, message, datetime.now(UTC), body), body
             )
         if posted.accepted:
-            self._failures, self._due, self._accepted = 0, 0.0, True
+            self._failures, self._due, self._trial_pause = 0, 0.0, 0.0
+            self._accepted = True
             self.posted += len(events)
         else:
             self.failed += 1

@@ -14,24 +14,29 @@ from pgmta.metrics.series import MoreFigures, Series, Values
 from pgmta.postgres import faults
 from pgmta.postgres.link_pool import LinkPool
 from pgmta.service import start_part
-from pgmta_features.webhooks.config import Webhooks
+from pgmta_features.webhooks.config import WebhookSettings
 from pgmta_features.webhooks.endpoint_loop import EndpointLoop
+from pgmta_features.webhooks.leased_webhooks import (
+    ANY_WEBHOOK,
+    Claimed,
+    Endpoint,
+    LeasedWebhooks,
+    Settings,
+)
 from pgmta_features.webhooks.notice import make_notice
 from pgmta_features.webhooks.posting import EndpointConnection
 from pgmta_features.webhooks.reach import find_reach
 from pgmta_features.webhooks.slots import Slots
-from pgmta_features.webhooks.store import ANY_WEBHOOK, Claimed, Endpoint, Settings, WebhookTable
 from queued.config import QueuedConfig
 from queued.delivery.tls.tls_contexts import TlsContexts
 from queued.process.queued_process import QueuedProcess
 
 LEASE_S = 30.0
-"""A dead process's endpoints are taken over after this time."""
+"""The endpoints of a process are taken over so long after its last heartbeat."""
 
-_RENEW_INTERVAL_S = 8.0  # also for endpoints that others have left
+_CLAIM_INTERVAL_S = 8.0  # of endpoints that others have left
 _LOOK_INTERVAL_S = 1.0  # for a first endpoint
 _LISTEN_PAUSE_S = 1.0
-_RELEASE_TIMEOUT_S = 2.0
 _CONNECTIONS = 3  # to PostgreSQL
 _READS_PER_S = 500.0  # of the log of events, by all endpoints together
 _EVENTS_CHANNEL = "pgmta_events"
@@ -43,6 +48,8 @@ SERIES = (
            "Requests that failed, or were refused.", ("id", "webhook")),
     Series("pgmta_queued_webhook_lag_seconds", "gauge",
            "Age of the oldest event that is being posted; 0: there is none.", ("id", "webhook")),
+    Series("pgmta_queued_webhook_failing", "gauge",
+           "1 while the last request to an endpoint failed.", ("id", "webhook")),
 )  # fmt: skip
 """Their figures, of the endpoints that this process posts for."""
 
@@ -68,12 +75,12 @@ class Poster:
         process.more_figures.append(MoreFigures(SERIES, self._values))
 
     @cached_property
-    def _table(self) -> WebhookTable:
+    def _table(self) -> LeasedWebhooks:
         links = LinkPool(self._process.resources, "webhooks", _CONNECTIONS)
-        return WebhookTable(links, self._process.name)
+        return LeasedWebhooks(links, self._process.name)
 
     async def run(self) -> None:
-        """Do so."""
+        """Keep the loops until cancelled."""
         try:
             while True:
                 try:
@@ -83,7 +90,7 @@ class Poster:
                     if not self._failed:
                         log.warning("webhooks wait", reason=faults.one_line(error))
                     self._failed = True
-                pause = _RENEW_INTERVAL_S if self._loops else _LOOK_INTERVAL_S
+                pause = _CLAIM_INTERVAL_S if self._loops else _LOOK_INTERVAL_S
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._changed.wait()
@@ -96,7 +103,7 @@ class Poster:
             self._changed.set()
 
     async def _keep(self) -> None:
-        """Renew the leases, and begin and end loops. Raises StoreUnavailable, psycopg.Error."""
+        """Take endpoints, and begin and end loops. Raises StoreUnavailable, psycopg.Error."""
         self._process.schema.require()
         if not self._loops and not await self._process.tasks_due.may(ANY_WEBHOOK):
             return
@@ -119,7 +126,7 @@ class Poster:
     def _read(self, config: QueuedConfig) -> None:
         """Use another configuration: the loops begin anew."""
         self._reach = find_reach(config)
-        self._secrets = config.section(Webhooks).known_secrets()
+        self._secrets = config.section(WebhookSettings).known_secrets()
         self._contexts = TlsContexts(config.delivery.tls)
         self._config = config
         for task in self._tasks.values():
@@ -182,21 +189,16 @@ class Poster:
         found: Values = {series.name: {} for series in SERIES}
         for settings, loop in self._loops.items():
             labels = str(settings.id), settings.name
-            values = float(loop.posted), float(loop.failed), loop.lag
+            values = float(loop.posted), float(loop.failed), loop.lag, float(loop.failing)
             for series, value in zip(SERIES, values, strict=True):
                 found[series.name][labels] = value
         return found
 
     async def _stop(self) -> None:
-        """End the loops, and give the leases back if PostgreSQL answers in time."""
         tasks = [*self._tasks.values(), *filter(None, [self._listener])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._loops:
-            with suppress(StoreUnavailable, psycopg.Error, TimeoutError):
-                async with asyncio.timeout(_RELEASE_TIMEOUT_S):
-                    await self._table.release()
 
 
 async def post(process: QueuedProcess) -> None:

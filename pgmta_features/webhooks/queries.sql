@@ -2,20 +2,23 @@
 EXISTS (SELECT FROM pgmta.webhooks WHERE state IN ('active', 'failing'))
 
 -- name: claim
--- Take endpoints that no other process has, and keep those of this one; all that this one has now.
-UPDATE pgmta.webhooks AS w SET leased_by = %(worker)s, leased_until = now() + make_interval(secs => %(lease)s)
-WHERE w.id IN (
-    SELECT h.id FROM pgmta.webhooks AS h
-    WHERE h.state IN ('active', 'failing')
-        AND (h.leased_by = %(worker)s OR h.leased_until IS NULL OR h.leased_until < now())
-    ORDER BY h.id FOR UPDATE)
-RETURNING w.id, w.revision, w.name, w.tenant, w.viewer, w.url, w.condition::text, w.secret,
+-- Take endpoints that no living process has; all that this one has now. Nothing is written if there is none to take.
+WITH taken AS (
+    UPDATE pgmta.webhooks AS w SET leased_by = %(worker)s
+    WHERE w.id IN (
+        SELECT h.id FROM pgmta.webhooks AS h
+        WHERE h.state IN ('active', 'failing') AND h.leased_by IS DISTINCT FROM %(worker)s AND NOT EXISTS (
+            SELECT FROM pgmta.daemons AS d
+            WHERE d.process = h.leased_by AND d.seen_at > now() - make_interval(secs => %(lease)s))
+        ORDER BY h.id FOR UPDATE)
+    RETURNING w.*)
+SELECT w.id, w.revision, w.name, w.tenant, w.viewer, w.url, w.condition::text, w.secret,
     CASE WHEN w.earlier_until > now() THEN w.earlier_secret END, w.owner, w.batch, w.failures,
     coalesce(extract(epoch FROM w.next_at - now()), 0)::float8,
     EXISTS (SELECT FROM pgmta.webhook_failures AS f WHERE f.webhook_id = w.id AND f.asked_at IS NOT NULL)
-
--- name: release
-UPDATE pgmta.webhooks SET leased_until = now() WHERE leased_by = %(worker)s AND leased_until > now()
+FROM (
+    SELECT * FROM taken UNION ALL
+    SELECT * FROM pgmta.webhooks AS h WHERE h.leased_by = %(worker)s AND h.state IN ('active', 'failing')) AS w
 
 -- name: batch
 SELECT place, event_id, written_at, document
@@ -32,8 +35,8 @@ WHERE w.id = %(id)s AND w.revision = %(revision)s AND w.leased_by = %(worker)s A
 RETURNING extract(epoch FROM now() - w.failing_since)::float8
 
 -- name: set_aside
-INSERT INTO pgmta.webhook_failures (webhook_id, event_id, after, reason)
-VALUES (%(id)s, %(event)s, %(after)s, %(reason)s)
+INSERT INTO pgmta.webhook_failures (webhook_id, event_id, kind, message_id, after, reason)
+VALUES (%(id)s, %(event)s, %(kind)s, %(message)s::text::bigint, %(after)s, %(reason)s)
 ON CONFLICT ON CONSTRAINT webhook_failures_pkey
 DO UPDATE SET asked_at = NULL, failed_at = now(), reason = EXCLUDED.reason
 
@@ -52,40 +55,34 @@ SELECT pgmta.webhook_end(%(id)s, %(revision)s, %(worker)s, %(state)s, %(reason)s
 
 -- name: add
 SELECT pgmta.webhook_add(%(name)s, %(url)s, %(kinds)s::text[], %(condition)s::jsonb, %(secret)s, %(owner)s, %(batch)s,
-    %(tenant)s, %(viewer)s, %(who)s) AS id
+    %(tenant)s, %(who)s) AS id
 
 -- name: change
-SELECT pgmta.webhook_change(%(id)s, %(tenant)s, %(viewer)s, %(changes)s::jsonb, %(who)s)
+SELECT pgmta.webhook_change(%(id)s, %(changes)s::jsonb, %(who)s)
 
 -- name: enable
-SELECT pgmta.webhook_enable(%(id)s, %(tenant)s, %(viewer)s, %(enabled)s, %(reason)s, %(who)s)
+SELECT pgmta.webhook_enable(%(id)s, %(enabled)s, %(reason)s, %(who)s)
 
 -- name: rotate
-SELECT pgmta.webhook_rotate(%(id)s, %(tenant)s, %(viewer)s, %(secret)s, who => %(who)s) AS until
+SELECT pgmta.webhook_rotate(%(id)s, %(secret)s, who => %(who)s) AS until
 
 -- name: remove
-SELECT pgmta.webhook_remove(%(id)s, %(tenant)s, %(viewer)s, %(who)s)
+SELECT pgmta.webhook_remove(%(id)s, %(who)s)
 
 -- name: replay
-SELECT pgmta.webhook_replay(%(id)s, %(tenant)s, %(viewer)s, %(since)s, %(events)s::text[], %(who)s) AS asked
+SELECT pgmta.webhook_replay(%(id)s, %(since)s, %(events)s::text[], %(who)s) AS asked
 
 -- name: list
--- The endpoints of a tenant and viewer (null: all), after one.
-SELECT w.id, w.name, w.tenant, w.viewer, w.url, w.kinds, w.condition, w.secret, w.owner, w.batch, w.state, w.state_at,
-    w.reason, w.failing_since, w.failures, w.next_at, w.posted_at, w.created_at, w.created_by, w.earlier_until,
-    (SELECT count(*) FROM pgmta.webhook_failures AS f WHERE f.webhook_id = w.id)::integer AS set_aside,
-    pgmta.webhook_lag(w.cursor) AS lag
-FROM pgmta.webhooks AS w
-WHERE (%(tenant)s::text IS NULL OR w.tenant = %(tenant)s) AND (%(viewer)s::text IS NULL OR w.viewer = %(viewer)s)
-    AND w.id > %(after)s AND (%(id)s::bigint IS NULL OR w.id = %(id)s)
-ORDER BY w.id LIMIT %(most)s
+SELECT * FROM pgmta.webhooks_seen(%(id)s, %(after)s, %(most)s)
 
 -- name: failures
-SELECT f.event_id, f.failed_at, f.reason, f.asked_at FROM pgmta.webhook_failures AS f
-WHERE f.webhook_id = %(id)s AND f.event_id > %(after)s ORDER BY f.event_id LIMIT %(most)s
+SELECT * FROM pgmta.webhook_failures_seen(%(id)s, %(after)s, %(most)s)
 
 -- name: unwell
-SELECT w.id, w.name, w.state, w.reason, w.failing_since, extract(epoch FROM now() - w.failing_since)::float8 AS seconds,
-    w.leased_until IS NULL OR w.leased_until < now() AS alone,
-    NOT EXISTS (SELECT FROM pgmta.event_subscriptions AS s WHERE s.kind = 'webhook') AS unsubscribed, pgmta.webhook_lag(w.cursor) AS lag
+SELECT w.id, w.name, w.state, w.reason, w.failures, extract(epoch FROM now() - w.failing_since)::float8 AS seconds,
+    NOT EXISTS (
+        SELECT FROM pgmta.daemons AS d WHERE d.process = w.leased_by AND d.seen_at > now() - interval '1 minute') AS alone,
+    NOT EXISTS (SELECT FROM pgmta.event_subscriptions AS s WHERE s.kind = 'webhook') AS unsubscribed,
+    pgmta.webhook_lag(w.cursor) AS lag,
+    (SELECT count(*) FROM pgmta.webhook_failures AS f WHERE f.webhook_id = w.id AND f.asked_at IS NULL) AS set_aside
 FROM pgmta.webhooks AS w WHERE w.state <> 'disabled' ORDER BY w.id

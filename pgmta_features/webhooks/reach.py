@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from ipaddress import IPv6Network
 
-from pgmta_features.webhooks.config import Webhooks
+from pgmta_features.webhooks.config import WebhookSettings
 from pgmta_features.webhooks.endpoint import EndpointUrl
 from queued.config import QueuedConfig
 from queued.delivery.dns.addresses import Addresses
@@ -72,7 +72,7 @@ def find_reach(config: QueuedConfig) -> Reach:
     delivery = config.delivery
     addresses = Addresses(delivery, Questions(delivery.dns), Unresponsive())
     find = partial(addresses.find_addresses, listed=True)
-    return Reach(config.section(Webhooks).networks, find)
+    return Reach(config.section(WebhookSettings).networks, find)
 
 
 class Reach:

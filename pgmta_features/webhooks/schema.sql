@@ -26,7 +26,6 @@ CREATE TABLE webhooks (
     next_at timestamptz,
     posted_at timestamptz,
     leased_by text,
-    leased_until timestamptz,
     CONSTRAINT webhooks_name_key UNIQUE NULLS NOT DISTINCT (tenant, viewer, name)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE webhooks IS 'Endpoints to which events are posted; queued posts for each behind its own cursor.';
@@ -61,8 +60,8 @@ COMMENT ON COLUMN webhooks.failing_since IS 'When the first of the requests fail
 COMMENT ON COLUMN webhooks.failures IS 'How many requests have failed since the last success.';
 COMMENT ON COLUMN webhooks.next_at IS 'When the next request may begin; null: at once.';
 COMMENT ON COLUMN webhooks.posted_at IS 'When the last request was accepted.';
-COMMENT ON COLUMN webhooks.leased_by IS 'The process of queued that posts for it.';
-COMMENT ON COLUMN webhooks.leased_until IS 'Until then no other process does.';
+COMMENT ON COLUMN webhooks.leased_by IS
+    'daemons.process of the queued that posts for it; another one takes it over 30 s after its last heartbeat.';
 COMMENT ON CONSTRAINT webhooks_batch_check ON webhooks IS 'Up to 1,000 events.';
 COMMENT ON CONSTRAINT webhooks_state_check ON webhooks IS 'An endpoint is active, failing, suspended or disabled.';
 COMMENT ON CONSTRAINT webhooks_name_key ON webhooks IS 'Names of different tenants or viewers do not meet.';
@@ -71,6 +70,8 @@ COMMENT ON INDEX webhooks_name_key IS 'A name is that of one endpoint of a tenan
 CREATE TABLE webhook_failures (
     webhook_id bigint NOT NULL REFERENCES webhooks ON DELETE CASCADE,
     event_id text NOT NULL,
+    kind text NOT NULL,
+    message_id bigint,
     after text NOT NULL,
     failed_at timestamptz NOT NULL DEFAULT now(),
     reason text NOT NULL,
@@ -81,74 +82,114 @@ COMMENT ON TABLE webhook_failures IS
     'Events that were set aside, because the endpoint refused them and took others; and those whose replay was asked for.';
 COMMENT ON COLUMN webhook_failures.webhook_id IS 'webhooks.id.';
 COMMENT ON COLUMN webhook_failures.event_id IS 'The id of the event.';
+COMMENT ON COLUMN webhook_failures.kind IS 'mail_events.kind, which this row has also once the event has expired.';
+COMMENT ON COLUMN webhook_failures.message_id IS 'mail_events.message_id; null: it is about no message.';
 COMMENT ON COLUMN webhook_failures.after IS 'The place in the log of events before it.';
 COMMENT ON COLUMN webhook_failures.failed_at IS 'When it was refused, or its replay asked for.';
 COMMENT ON COLUMN webhook_failures.reason IS 'What the endpoint said.';
 COMMENT ON COLUMN webhook_failures.asked_at IS 'When its replay was asked for; null: nobody has.';
 COMMENT ON CONSTRAINT webhook_failures_webhook_id_fkey ON webhook_failures IS 'They go with their endpoint.';
 
-CREATE FUNCTION webhook_known(endpoint bigint, tenant text, viewer text) RETURNS webhooks LANGUAGE plpgsql
+CREATE FUNCTION webhook_view(OUT tenant text, OUT viewer text) LANGUAGE plpgsql STABLE
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+DECLARE
+    seen record;
+BEGIN
+    IF acting() LIKE 'key:%' THEN
+        SELECT v.* INTO seen FROM api_view() AS v;  -- of http_api, without which nobody acts for a key
+        IF seen.who IS NOT NULL THEN
+            tenant := CASE WHEN seen.sees <> 'all' AND seen.tenant <> '*' THEN seen.tenant END;
+            viewer := CASE WHEN seen.sees = 'own' THEN seen.who END;
+            RETURN;
+        END IF;
+    ELSIF NOT acting_in(to_regrole('pgmta_api')) OR acting_in(to_regrole('pgmta_operator')) THEN
+        RETURN;
+    END IF;
+    RAISE EXCEPTION 'the session acts for no key' USING ERRCODE = 'insufficient_privilege';
+END $$;
+COMMENT ON FUNCTION webhook_view IS
+    'Whose endpoints this session sees, and makes: those of a tenant, and of a viewer; null: of any. A key of the HTTP API sees '
+    'those about its own mail, an operator all. Raises insufficient_privilege for a login of the API without a key.';
+
+CREATE FUNCTION webhook_known(endpoint bigint) RETURNS webhooks LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     found_one webhooks;
 BEGIN
-    SELECT w.* INTO found_one FROM webhooks AS w
-    WHERE w.id = endpoint AND (webhook_known.tenant IS NULL OR w.tenant = webhook_known.tenant)
-        AND (webhook_known.viewer IS NULL OR w.viewer = webhook_known.viewer)
-    FOR UPDATE;
+    SELECT w.* INTO found_one FROM webhooks AS w, webhook_view() AS v
+    WHERE w.id = endpoint AND (v.tenant IS NULL OR w.tenant = v.tenant) AND (v.viewer IS NULL OR w.viewer = v.viewer)
+    FOR UPDATE OF w;
     IF found_one.id IS NULL THEN
         RAISE EXCEPTION 'there is no webhook %', endpoint USING ERRCODE = 'no_data_found';
     END IF;
     RETURN found_one;
 END $$;
 COMMENT ON FUNCTION webhook_known IS
-    'Locks an endpoint and returns it, if it is one of a tenant and viewer (null: of any). Raises no_data_found otherwise.';
+    'Locks an endpoint and returns it, if this session sees it. Raises no_data_found otherwise.';
+
+CREATE FUNCTION webhook_who(who text) RETURNS text STABLE
+RETURN CASE WHEN acting() LIKE 'key:%' THEN acting() ELSE coalesce(who, acting()) END;
+COMMENT ON FUNCTION webhook_who IS 'Who is noted for a change: the key that asks for it, else the one that was given.';
+
+CREATE FUNCTION webhook_check_secret(secret text) RETURNS void LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF acting() LIKE 'key:%' AND secret NOT LIKE 'key:%' THEN
+        RAISE EXCEPTION 'endpoints of keys have derived secrets' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
+COMMENT ON FUNCTION webhook_check_secret IS
+    'Refuses a key of the HTTP API the secrets of files: what they sign is taken for events of the operator.';
 
 CREATE FUNCTION webhook_audit(webhook webhooks, who text, action text, details jsonb) RETURNS void LANGUAGE plpgsql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO audit (who, action, condition, details, finished_at)
-    VALUES (who, action, concat('webhook ', webhook.id, ' ', webhook.name), jsonb_strip_nulls(details), now());
+    VALUES (webhook_who(who), action, concat('webhook ', webhook.id, ' ', webhook.name), jsonb_strip_nulls(details), now());
     PERFORM pgmta.notify_channel('pgmta_orders');
 END $$;
 COMMENT ON FUNCTION webhook_audit IS 'Notes a change of an endpoint in audit, and tells every process of queued.';
 
 CREATE FUNCTION webhook_add(
-    name text, url text, kinds text[], condition jsonb, secret text, owner text, batch integer, tenant text, viewer text,
-    who text DEFAULT acting()
+    name text, url text, kinds text[], condition jsonb, secret text, owner text, batch integer,
+    tenant text DEFAULT NULL, who text DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     most CONSTANT integer := 100;
+    seen record;
     made webhooks;
 BEGIN
+    SELECT coalesce(v.tenant, webhook_add.tenant) AS tenant, v.viewer INTO seen FROM webhook_view() AS v;
+    PERFORM webhook_check_secret(secret);
     -- first, and always: it waits for whoever removes the last endpoint and has not committed
     PERFORM events_subscribe('webhooks', 'webhook');
-    IF (SELECT count(*) FROM webhooks AS w WHERE w.tenant IS NOT DISTINCT FROM webhook_add.tenant
-            AND w.viewer IS NOT DISTINCT FROM webhook_add.viewer) >= most THEN
+    IF (SELECT count(*) FROM webhooks AS w WHERE w.tenant IS NOT DISTINCT FROM seen.tenant
+            AND w.viewer IS NOT DISTINCT FROM seen.viewer) >= most THEN
         RAISE EXCEPTION 'there are % webhooks already', most USING ERRCODE = 'program_limit_exceeded';
     END IF;
     INSERT INTO webhooks AS w (name, url, kinds, condition, secret, owner, batch, tenant, viewer, created_by, cursor)
     VALUES (webhook_add.name, webhook_add.url, webhook_add.kinds, coalesce(webhook_add.condition, '{}'), webhook_add.secret,
-        webhook_add.owner, webhook_add.batch, webhook_add.tenant, webhook_add.viewer, coalesce(who, acting()), events_end())
+        webhook_add.owner, webhook_add.batch, seen.tenant, seen.viewer, webhook_who(who), events_end())
     ON CONFLICT ON CONSTRAINT webhooks_name_key DO NOTHING
     RETURNING w.* INTO made;
     IF made.id IS NULL THEN
         RAISE EXCEPTION 'there is a webhook % already', webhook_add.name USING ERRCODE = 'unique_violation';
     END IF;
-    PERFORM webhook_audit(made, made.created_by, 'webhook add',
+    PERFORM webhook_audit(made, who, 'webhook add',
         jsonb_build_object('tenant', made.tenant, 'viewer', made.viewer, 'kinds', made.kinds));
     RETURN made.id;
 END $$;
 COMMENT ON FUNCTION webhook_add IS
-    'Makes an endpoint that gets the events from now on, and returns its id. The first one subscribes to events. Raises '
+    'Makes an endpoint that gets the events from now on, and returns its id. Whose mail they are about is what webhook_view() '
+    'says, and beyond that `tenant`; null: any. The first endpoint subscribes to events. Raises '
     'unique_violation for a name that is there, program_limit_exceeded beyond 100 of a tenant and viewer, and '
     'lock_not_available as events_subscribe() does: repeat it.';
 
 CREATE FUNCTION webhook_change(
-    endpoint bigint, tenant text, viewer text, changes jsonb, who text DEFAULT acting()
+    endpoint bigint, changes jsonb, who text DEFAULT NULL
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
-    old webhooks := webhook_known(endpoint, tenant, viewer);
+    old webhooks := webhook_known(endpoint);
     new webhooks := jsonb_populate_record(old, changes);
 BEGIN
     UPDATE webhooks AS w SET revision = w.revision + 1, url = new.url, kinds = new.kinds, condition = new.condition,
@@ -156,51 +197,52 @@ BEGIN
         -- what was refused before may be taken now
         next_at = NULL, batch_end = NULL
     WHERE w.id = old.id;
-    PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook change',
+    PERFORM webhook_audit(old, who, 'webhook change',
         jsonb_build_object('keys', (SELECT jsonb_agg(key) FROM jsonb_object_keys(changes) AS key)));
 END $$;
 COMMENT ON FUNCTION webhook_change IS 'Changes url, kinds, condition, owner or batch of an endpoint; other keys change nothing.';
 
 CREATE FUNCTION webhook_enable(
-    endpoint bigint, tenant text, viewer text, enabled boolean, reason text DEFAULT '', who text DEFAULT acting()
+    endpoint bigint, enabled boolean, reason text DEFAULT '', who text DEFAULT NULL
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
-    old webhooks := webhook_known(endpoint, tenant, viewer);
+    old webhooks := webhook_known(endpoint);
 BEGIN
     UPDATE webhooks AS w SET revision = w.revision + 1, state = CASE WHEN enabled THEN 'active' ELSE 'disabled' END,
         state_at = now(), reason = coalesce(webhook_enable.reason, ''), failing_since = NULL, failures = 0, next_at = NULL
     WHERE w.id = old.id;
-    PERFORM webhook_audit(old, coalesce(who, acting()), CASE WHEN enabled THEN 'webhook enable' ELSE 'webhook disable' END,
+    PERFORM webhook_audit(old, who, CASE WHEN enabled THEN 'webhook enable' ELSE 'webhook disable' END,
         jsonb_build_object('reason', nullif(webhook_enable.reason, '')));
 END $$;
 COMMENT ON FUNCTION webhook_enable IS
     'Has an endpoint get events again, from its cursor on, also after it was suspended; or disables it.';
 
 CREATE FUNCTION webhook_rotate(
-    endpoint bigint, tenant text, viewer text, secret text, keep interval DEFAULT '1 day', who text DEFAULT acting()
+    endpoint bigint, secret text, keep interval DEFAULT '1 day', who text DEFAULT NULL
 ) RETURNS timestamptz LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
-    old webhooks := webhook_known(endpoint, tenant, viewer);
+    old webhooks := webhook_known(endpoint);
 BEGIN
+    PERFORM webhook_check_secret(secret);
     UPDATE webhooks AS w SET revision = w.revision + 1, secret = webhook_rotate.secret, earlier_secret = old.secret,
         earlier_until = now() + keep
     WHERE w.id = old.id;
-    PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook rotate', '{}');
+    PERFORM webhook_audit(old, who, 'webhook rotate', '{}');
     RETURN now() + keep;
 END $$;
 COMMENT ON FUNCTION webhook_rotate IS
     'Gives an endpoint another secret. Requests have a signature by the earlier one, too, until the time that it returns.';
 
-CREATE FUNCTION webhook_remove(endpoint bigint, tenant text, viewer text, who text DEFAULT acting()) RETURNS void
+CREATE FUNCTION webhook_remove(endpoint bigint, who text DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '0.2s' AS $$
 DECLARE
     old webhooks;
 BEGIN
     -- before the endpoint is locked and looked for, as webhook_add() does by events_subscribe()
     PERFORM event_subscriptions_lock();
-    old := webhook_known(endpoint, tenant, viewer);
+    old := webhook_known(endpoint);
     DELETE FROM webhooks AS w WHERE w.id = old.id;
-    PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook remove', '{}');
+    PERFORM webhook_audit(old, who, 'webhook remove', '{}');
     IF NOT EXISTS (SELECT FROM webhooks) THEN PERFORM events_unsubscribe('webhooks'); END IF;
 END $$;
 COMMENT ON FUNCTION webhook_remove IS
@@ -221,14 +263,15 @@ CREATE TRIGGER webhooks_subscribed BEFORE DELETE ON event_subscriptions
 COMMENT ON TRIGGER webhooks_subscribed ON event_subscriptions IS 'Keeps the subscription of webhooks while there are any.';
 
 CREATE FUNCTION webhook_replay(
-    endpoint bigint, tenant text, viewer text, since timestamptz DEFAULT NULL, event_ids text[] DEFAULT NULL,
-    who text DEFAULT acting()
+    endpoint bigint, since timestamptz DEFAULT NULL, event_ids text[] DEFAULT NULL,
+    who text DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
-    old webhooks := webhook_known(endpoint, tenant, viewer);
+    old webhooks := webhook_known(endpoint);
     asked bigint := 0;
     wanted text;
     place text;
+    event record;
 BEGIN
     IF since IS NOT NULL THEN
         UPDATE webhooks AS w SET revision = w.revision + 1, cursor = events_since(since), batch_end = NULL WHERE w.id = old.id;
@@ -238,18 +281,19 @@ BEGIN
     ELSE
         FOREACH wanted IN ARRAY event_ids LOOP
             place := webhook_place(wanted);
-            IF place IS NULL OR NOT EXISTS (SELECT FROM events_read(place, 1, old.kinds, old.viewer, old.tenant) AS e
-                    WHERE e.id = wanted) THEN
+            SELECT e.kind, e.message_id INTO event FROM events_read(place, 1, old.kinds, old.viewer, old.tenant) AS e
+            WHERE place IS NOT NULL AND e.id = wanted;
+            IF NOT FOUND THEN
                 RAISE EXCEPTION 'there is no event % for webhook %', to_json(left(wanted, 50)), old.id
                     USING ERRCODE = 'no_data_found', HINT = 'Events are kept for the time of retention.events.';
             END IF;
-            INSERT INTO webhook_failures AS f (webhook_id, event_id, after, reason, asked_at)
-            VALUES (old.id, wanted, place, 'replay', now())
+            INSERT INTO webhook_failures AS f (webhook_id, event_id, kind, message_id, after, reason, asked_at)
+            VALUES (old.id, wanted, event.kind, event.message_id, place, 'replay', now())
             ON CONFLICT ON CONSTRAINT webhook_failures_pkey DO UPDATE SET asked_at = now();
             asked := asked + 1;
         END LOOP;
     END IF;
-    PERFORM webhook_audit(old, coalesce(who, acting()), 'webhook replay',
+    PERFORM webhook_audit(old, who, 'webhook replay',
         jsonb_build_object('since', since, 'events', nullif(asked, 0)));
     RETURN asked;
 END $$;
@@ -275,6 +319,37 @@ $$;
 COMMENT ON FUNCTION webhook_lag IS
     'The age in seconds of the oldest event behind a cursor, whether or not an endpoint gets it; null: there is none.';
 
+CREATE FUNCTION webhooks_seen(number bigint DEFAULT NULL, after bigint DEFAULT 0, most integer DEFAULT 1000) RETURNS TABLE (
+    id bigint, name text, tenant text, viewer text, url text, kinds text[], condition jsonb, secret text, owner text,
+    batch integer, state text, state_at timestamptz, reason text, failing_since timestamptz, failures integer,
+    next_at timestamptz, posted_at timestamptz, created_at timestamptz, created_by text, earlier_until timestamptz,
+    set_aside integer, lag float8
+) LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT w.id, w.name, w.tenant, w.viewer, w.url, w.kinds, w.condition, w.secret, w.owner, w.batch, w.state, w.state_at,
+        w.reason, w.failing_since, w.failures, w.next_at, w.posted_at, w.created_at, w.created_by, w.earlier_until,
+        (SELECT count(*) FROM webhook_failures AS f WHERE f.webhook_id = w.id)::integer, webhook_lag(w.cursor)
+    FROM webhooks AS w, webhook_view() AS v
+    WHERE (v.tenant IS NULL OR w.tenant = v.tenant) AND (v.viewer IS NULL OR w.viewer = v.viewer)
+        AND w.id > after AND (number IS NULL OR w.id = number)
+    ORDER BY w.id LIMIT most
+$$;
+COMMENT ON FUNCTION webhooks_seen IS
+    'The endpoints that this session sees, in the order of their ids, or the one of an id.';
+
+CREATE FUNCTION webhook_failures_seen(endpoint bigint, after text DEFAULT '', most integer DEFAULT 1000) RETURNS TABLE (
+    event_id text, kind text, message_id bigint, failed_at timestamptz, reason text, asked_at timestamptz
+) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM webhooks_seen(endpoint)) THEN
+        RAISE EXCEPTION 'there is no webhook %', endpoint USING ERRCODE = 'no_data_found';
+    END IF;
+    RETURN QUERY SELECT f.event_id, f.kind, f.message_id, f.failed_at, f.reason, f.asked_at FROM webhook_failures AS f
+        WHERE f.webhook_id = endpoint AND f.event_id > webhook_failures_seen.after ORDER BY f.event_id LIMIT most;
+END $$;
+COMMENT ON FUNCTION webhook_failures_seen IS
+    'The events that an endpoint has refused, and those whose replay was asked for. Raises no_data_found for an endpoint that '
+    'this session does not see.';
+
 -- queued: it posts.
 
 CREATE FUNCTION webhook_batch(
@@ -285,6 +360,7 @@ CREATE FUNCTION webhook_batch(
 DECLARE
     max_octets CONSTANT integer := 1000000;  -- of a batch: an event of a mail to thousands is large
     octets integer := 0;
+    number integer := 0;
     w webhooks;
     begins text;
     ends text;
@@ -292,8 +368,7 @@ DECLARE
 BEGIN
     SELECT h.* INTO w FROM webhooks AS h
     WHERE h.id = endpoint AND h.revision = webhook_batch.revision AND h.leased_by = worker
-        AND h.state IN ('active', 'failing')
-    FOR UPDATE;
+        AND h.state IN ('active', 'failing');  -- without a lock, which would write to the table also if nothing happens
     IF w.id IS NULL THEN RETURN; END IF;
     begins := coalesce(reached, w.cursor);
     BEGIN
@@ -302,8 +377,10 @@ BEGIN
         LOOP
             ends := place;
             octets := octets + coalesce(octet_length(document), 0);
+            number := number + (document IS NOT NULL)::integer;
             RETURN NEXT;
-            EXIT WHEN octets > max_octets OR (reached IS NULL AND NOT anew AND place = w.batch_end);
+            -- a second one shows whether a large one that is refused is to blame
+            EXIT WHEN octets > max_octets AND number > 1 OR (reached IS NULL AND NOT anew AND place = w.batch_end);
         END LOOP;
     EXCEPTION WHEN SQLSTATE 'PG409' THEN
         first := events_since('-infinity');
@@ -320,13 +397,13 @@ BEGIN
             failing_since = CASE WHEN NOT accepted THEN h.failing_since END,
             failures = CASE WHEN accepted THEN 0 ELSE h.failures END,
             next_at = CASE WHEN NOT accepted THEN h.next_at END
-        WHERE h.id = w.id;
+        WHERE h.id = w.id AND h.revision = w.revision AND h.leased_by = worker AND h.state = w.state;
     END IF;
 END $$;
 COMMENT ON FUNCTION webhook_batch IS
     'Notes that an endpoint has the events up to `reached`, and that it has accepted a request; and returns the next batch, of '
-    'which a row without an event is only a place, and which ends at 1 MB. A batch that was not noted so is returned again as '
-    'it was, or anew with the events since then. Without a lease of the worker, or under another revision, it does nothing.';
+    'which a row without an event is only a place, and which ends at 1 MB, but not before its second event. A batch that was '
+    'not noted so is returned again as it was, or anew with the events since then. Without a lease of the worker, or under another revision, it does nothing.';
 
 CREATE FUNCTION webhook_replays(endpoint bigint, worker text, most integer)
     RETURNS TABLE (event_id text, document text) LANGUAGE plpgsql SECURITY DEFINER
@@ -382,17 +459,20 @@ INSERT INTO forget_columns (relation, names, way, condition) VALUES
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('webhooks', 'pgmta_queued', 'SELECT, UPDATE (state, state_at, reason, failing_since, failures, next_at, cursor)'),
-    ('webhooks', 'pgmta_queued', 'UPDATE (leased_by, leased_until)'),
+    ('webhooks', 'pgmta_queued', 'UPDATE (leased_by)'),
     ('webhooks', 'pgmta_operator', 'SELECT'),
     ('webhooks', 'pgmta_reader', 'SELECT'),
-    ('webhooks', 'pgmta_api', 'SELECT'),
     ('webhook_failures', 'pgmta_queued', 'SELECT, INSERT, UPDATE (asked_at, reason, failed_at), DELETE'),
     ('webhook_failures', 'pgmta_operator', 'SELECT'),
     ('webhook_failures', 'pgmta_reader', 'SELECT'),
-    ('webhook_failures', 'pgmta_api', 'SELECT'),
     ('FUNCTION webhook_lag', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION webhook_lag', 'pgmta_reader', 'EXECUTE'),
-    ('FUNCTION webhook_lag', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION webhooks_seen', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION webhooks_seen', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION webhooks_seen', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION webhook_failures_seen', 'pgmta_operator', 'EXECUTE'),
+    ('FUNCTION webhook_failures_seen', 'pgmta_reader', 'EXECUTE'),
+    ('FUNCTION webhook_failures_seen', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION webhook_add', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION webhook_add', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION webhook_change', 'pgmta_operator', 'EXECUTE'),

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 
-from pgmta_features.webhooks.store import Owner
+from pgmta_features.webhooks.leased_webhooks import Owner
 
 MAX_REQUESTS = 100
 """Under way at once."""

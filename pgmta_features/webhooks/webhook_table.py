@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -24,39 +23,29 @@ class Session(Protocol):
         """Run a statement and return its rows. Raises psycopg.Error."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """Whose endpoints are seen: those of a tenant, and of a viewer; None: of any.
+class WebhookTable:
+    """The endpoints that a session sees: all, or those of the key for which it acts.
 
-    New endpoints get events of their mail alone. `who` is noted in audit.
+    Each method raises psycopg.Error; those that change one raise NoDataFound if there is none of
+    this id. `who` is noted in audit; None: for whom the session acts.
     """
 
-    who: str
-    tenant: str | None = None
-    viewer: str | None = None
-
-
-class Webhooks:
-    """The endpoints of a view. Each method raises psycopg.Error.
-
-    Those that change one raise NoDataFound if there is none of this id.
-    """
-
-    def __init__(self, session: Session, view: View) -> None:
+    def __init__(self, session: Session, who: str | None = None) -> None:
         self._session = session
-        self._view = view
+        self._who = who
 
     async def add(
         self, name: str, url: str, secret: str, *, kinds: Sequence[str] | None,
-        condition: Mapping[str, Any], owner: str | None, batch: int,
+        condition: Mapping[str, Any], owner: str | None, batch: int, tenant: str | None,
     ) -> int:  # fmt: skip
-        """Make an endpoint, and return its id.
+        """Make an endpoint, and return its id. It gets events of mail of `tenant`; None: of any.
 
         Raises UniqueViolation if the name is there, ProgramLimitExceeded, and LockNotAvailable if
         the first subscription to events has to be repeated.
         """
         fields = {"name": name, "url": url, "kinds": kinds and list(kinds), "secret": secret,
-                  "condition": json.dumps(condition), "owner": owner, "batch": batch}  # fmt: skip
+                  "condition": json.dumps(condition), "owner": owner, "batch": batch,
+                  "tenant": tenant}  # fmt: skip
         [row] = await self._run("add", **fields)
         return int(row["id"])
 
@@ -103,6 +92,4 @@ class Webhooks:
         return await self._run("failures", id=number, after=after, most=most)
 
     async def _run(self, statement: str, /, **fields: Any) -> list[dict[str, Any]]:
-        view = self._view
-        common = {"tenant": view.tenant, "viewer": view.viewer, "who": view.who}
-        return await self._session.rows(_SQL[statement], common | fields)
+        return await self._session.rows(_SQL[statement], {"who": self._who, **fields})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -24,10 +23,9 @@ from pgmta_features.webhooks.config import WebhookKeys
 from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, check_kinds, read_condition
 from pgmta_features.webhooks.reach import check_public
 from pgmta_features.webhooks.signing import Secrets
-from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, View, Webhooks
+from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, WebhookTable
 
 _SCOPE = "webhooks"
-_TRIES, _TRY_PAUSE_S = 5, 0.3  # for the locks that a first subscription takes
 _MAX_EVENTS = 1000  # of a replay by ids
 
 
@@ -168,15 +166,18 @@ class Failure(BaseModel):
     """An event that the endpoint has refused, or whose replay was asked for."""
 
     event_id: str
+    kind: str
+    message_id: Id | None = None
     failed_at: Time
     reason: str
-    asked_at: Time | None = None
+    asked_at: Time | None = Field(default=None, description="when its replay was asked for")
 
 
 class Replayed(BaseModel):
-    """How many events were asked for by id; 0 for those since a time."""
+    """What is posted again: all events since a time, or so many."""
 
-    events: int
+    since: Time | None = None
+    events: int | None = None
 
 
 class WebhookResource:
@@ -186,11 +187,11 @@ class WebhookResource:
         self._api = api
 
     @asynccontextmanager
-    async def _webhooks(self, caller: Caller, tenant: str | None = None) -> AsyncIterator[Webhooks]:
+    async def _webhooks(self, caller: Caller) -> AsyncIterator[WebhookTable]:
         """Lend the endpoints of a key. Raises Problem."""
         try:
             async with self._api.database.acting(caller) as session:
-                yield Webhooks(session, view_of(caller, tenant))
+                yield WebhookTable(session)
         except errors.NoDataFound as error:
             if "event" in str(error.diag.message_primary):
                 raise not_found("event") from None
@@ -216,25 +217,21 @@ class WebhookResource:
         body: NewWebhook = call.body
         reference, secret = self._new_secret()
         tenant_of(call.caller, body.tenant)
-        _check_reach(view_of(call.caller, body.tenant), body.url)
-
-        async def work() -> int:
-            try:
-                async with self._webhooks(call.caller, body.tenant) as webhooks:
-                    return await webhooks.add(
-                        body.name, body.url, reference, kinds=body.kinds, owner=body.owner,
-                        condition=body.condition.texts(), batch=body.batch,
-                    )  # fmt: skip
-            except errors.UniqueViolation:
-                raise Problem(
-                    409, "webhook-exists", "The key has a webhook of this name.", pointer="/name"
-                ) from None
-            except errors.ProgramLimitExceeded as error:
-                raise Problem(
-                    409, "webhooks-full", f"{error.diag.message_primary}: remove one."
-                ) from None
-
-        number: int = await _patiently(work)
+        _check_reach(call.caller, body.tenant, body.url)
+        try:
+            async with self._webhooks(call.caller) as webhooks:
+                number = await webhooks.add(
+                    body.name, body.url, reference, kinds=body.kinds, owner=body.owner,
+                    condition=body.condition.texts(), batch=body.batch, tenant=body.tenant,
+                )  # fmt: skip
+        except errors.UniqueViolation:
+            raise Problem(
+                409, "webhook-exists", "The key has a webhook of this name.", pointer="/name"
+            ) from None
+        except errors.ProgramLimitExceeded as error:
+            raise Problem(
+                409, "webhooks-full", f"{error.diag.message_primary}: remove one."
+            ) from None
         location = {"Location": f"/v1/webhooks/{number}"}
         return Answer(NewSecret(id=number, secret=secret), 201, location)
 
@@ -257,7 +254,7 @@ class WebhookResource:
     async def change(self, call: Call) -> Answer:
         """Change an endpoint."""
         body: WebhookChange = call.body
-        _check_reach(view_of(call.caller), body.url)
+        _check_reach(call.caller, None, body.url)
         changes = {name: getattr(body, name) for name in body.model_fields_set}
         if body.condition is not None:
             changes["condition"] = body.condition.texts()
@@ -286,12 +283,8 @@ class WebhookResource:
 
     async def remove(self, call: Call) -> Answer:
         """Remove an endpoint."""
-
-        async def work() -> None:
-            async with self._webhooks(call.caller) as webhooks:
-                await webhooks.remove(_id(call))
-
-        await _patiently(work)
+        async with self._webhooks(call.caller) as webhooks:
+            await webhooks.remove(_id(call))
         return Answer(status=204)
 
     async def replay(self, call: Call) -> Answer:
@@ -300,34 +293,21 @@ class WebhookResource:
         since: datetime | None = body.since
         async with self._webhooks(call.caller) as webhooks:
             asked = await webhooks.replay(_id(call), since=since, events=body.events)
-        return Answer(Replayed(events=asked), 202)
+        return Answer(Replayed(since=since) if since else Replayed(events=asked), 202)
 
     async def failures(self, call: Call) -> Answer:
         """Return a page of events that were set aside."""
         query: PageQuery = call.query
         async with self._webhooks(call.caller) as webhooks:
-            if not await webhooks.endpoints(number=_id(call)):
-                raise not_found("webhook")
             rows = await webhooks.failures(_id(call), after=query.after or "", most=query.limit + 1)
         rows, place = cut(rows, query.limit, lambda row: row["event_id"])
         return Answer(Page[Failure](data=[Failure(**row) for row in rows], next=place))
 
 
-def view_of(caller: Caller, tenant: str | None = None) -> View:
-    """Return which endpoints a key sees, and the mail of those that it makes.
-
-    `tenant` is that which a key of any tenant has named.
-    """
-    own = None if caller.tenant == ANY_TENANT else caller.tenant
-    if caller.sees == "all":
-        return View(caller.acting, tenant)
-    viewer = caller.acting if caller.sees == "own" else None
-    return View(caller.acting, tenant if own is None else own, viewer)
-
-
-def _check_reach(view: View, url: str | None) -> None:
-    """Raise Problem for a URL that no endpoint of the view's tenant can have."""
-    if not (view.tenant and url):
+def _check_reach(caller: Caller, named: str | None, url: str | None) -> None:
+    """Raise Problem for a URL that no endpoint of the key's tenant, or the named one, can have."""
+    own = None if caller.tenant == ANY_TENANT or caller.sees == "all" else caller.tenant
+    if not (url and (own or named)):
         return
     try:
         check_public(EndpointUrl.parse(url))
@@ -343,19 +323,6 @@ def _id(call: Call) -> int:
 
 def _shown(row: Mapping[str, Any]) -> Webhook:
     return Webhook(**{name: row[name] for name in Webhook.model_fields})
-
-
-async def _patiently[T](work: Any) -> T:
-    """Do what may need a lock of tables that open transactions have written. Raises Problem."""
-    for chance in range(_TRIES):
-        try:
-            found: T = await work()
-            return found
-        except Problem as problem:
-            if problem.word != "busy" or chance == _TRIES - 1:
-                raise
-        await asyncio.sleep(_TRY_PAUSE_S)
-    raise AssertionError  # not reached
 
 
 def operations(api: Api) -> list[Operation]:

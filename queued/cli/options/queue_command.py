@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
@@ -186,6 +186,20 @@ def read_time(
     except ValueError as error:
         raise ConfigError([f"{flag} {text!r}: {error}"]) from None
     print_line(f"{flag}: {shown_time(found)}", err=True)
+    return found
+
+
+def read_since(text: str | None) -> datetime | None:
+    """Return the time of --since: one as `read_time` has it, or so long ago. Raises ConfigError."""
+    if text is None:
+        return None
+    now = datetime.now(UTC)
+    try:
+        return now - timedelta(seconds=parse_duration(text))
+    except ValueError:
+        found = read_time(text, "--since")
+    if found and found > now:
+        raise ConfigError([f"--since {text!r}: that is to come"])
     return found
 
 

@@ -50,11 +50,10 @@ def add(db: psycopg.Connection, known: Secrets) -> Add:
 
     def adding(url: str, name: str = "shop", **more: Any) -> int:
         fields = {"name": name, "url": url, "kinds": None, "condition": "{}", "owner": None,
-                  "secret": known.new_reference(), "batch": 100, "tenant": None, "viewer": None,
-                  } | more  # fmt: skip
+                  "secret": known.new_reference(), "batch": 100, "tenant": None} | more  # fmt: skip
         row = db.execute(
             "SELECT pgmta.webhook_add(%(name)s, %(url)s, %(kinds)s, %(condition)s, %(secret)s,"
-            " %(owner)s, %(batch)s, %(tenant)s, %(viewer)s)", fields,
+            " %(owner)s, %(batch)s, %(tenant)s)", fields,
         ).fetchone()  # fmt: skip
         assert row
         return int(row[0])

@@ -9,13 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 import yaml
+from psycopg import errors
 from psycopg.conninfo import make_conninfo
 from standardwebhooks.webhooks import Webhook
 
 from tests.features.http_api.served import ServedApi, make_key, serving_api
 from tests.features.webhooks.receiver import Receiver
 from tests.support.daemons import ROOT
-from tests.support.rows import fetch
+from tests.support.rows import column, fetch
 from tests.support.system import System
 from tests.support.waiting import until
 from tests.web.web import Answer
@@ -57,7 +58,8 @@ def test_an_endpoint_is_made_changed_and_removed(api: ServedApi, db: psycopg.Con
     assert api.send("POST", f"{place}/disable", token).members["state"] == "disabled"
     assert api.send("POST", f"{place}/enable", token).members["state"] == "active"
     since = {"since": "2026-01-01T00:00:00Z"}
-    assert api.send("POST", f"{place}/replay", token, since).status == 202
+    asked = api.send("POST", f"{place}/replay", token, since)
+    assert (asked.status, asked.members) == (202, since)
     assert api.send("GET", f"{place}/failures", token).members == {"data": [], "next": None}
     assert api.send("DELETE", place, token).status == 204
     assert api.send("GET", place, token).status == 404
@@ -118,6 +120,63 @@ def test_an_endpoint_of_another_key_is_unknown(api: ServedApi, db: psycopg.Conne
     assert fetch(db, "SELECT tenant, viewer FROM pgmta.webhooks ORDER BY id DESC LIMIT 1") == (
         "acme", None,
     )  # fmt: skip
+
+
+ADD = "SELECT pgmta.webhook_add('hook', 'https://x/', NULL, '{}', %s, NULL, 1, tenant => 'other')"
+CALLS = (
+    "webhook_remove(%s)", "webhook_enable(%s, false)", "webhook_rotate(%s, 'key:x')",
+    "webhook_change(%s, '{}')", "webhook_replay(%s, now())", "webhook_failures_seen(%s)",
+)  # fmt: skip
+
+
+def test_the_login_of_the_api_can_do_no_more_than_the_key_for_which_it_acts(
+    database: str, db: psycopg.Connection
+) -> None:
+    for name, tenant, sees in (
+        ("own", "acme", "own"), ("tenant", "acme", "tenant"), ("other", "other", "tenant"),
+        ("all", "*", "all"),
+    ):  # fmt: skip
+        make_key(db, name, tenant=tenant, sees=sees)
+    db.execute(ADD, ("file:x",))
+    uri = make_conninfo(database, options="-c role=pgmta_api")
+    with psycopg.connect(uri, autocommit=True) as login:
+
+        def act(key: str) -> None:
+            login.execute("SELECT set_config('pgmta.acting', %s, false)", (key,))
+
+        for key in ("", "key:none"):
+            act(key)
+            for call in ("webhooks_seen()", "webhook_remove(1)"):
+                with pytest.raises(errors.InsufficientPrivilege):
+                    login.execute(f"SELECT pgmta.{call}".encode())
+        ids = {}
+        for name in ("own", "tenant", "all"):
+            act(f"key:{name}")
+            with pytest.raises(errors.InsufficientPrivilege, match="derived"):
+                login.execute(ADD, ("file:x",))
+            ids[name] = int(str(login.execute(ADD.replace("'hook'", f"'{name}'"), ("key:x",))
+                                .fetchall()[0][0]))  # fmt: skip
+        assert db.execute(
+            "SELECT tenant, viewer, created_by FROM pgmta.webhooks ORDER BY id"
+        ).fetchall()[1:] == [
+            ("acme", "key:own", "key:own"), ("acme", None, "key:tenant"),
+            ("other", None, "key:all"),
+        ]  # fmt: skip
+        for key, hidden in {"key:own": "tenant", "key:tenant": "all", "key:other": "own"}.items():
+            act(key)
+            for call in CALLS:
+                with pytest.raises(errors.NoDataFound):
+                    login.execute(f"SELECT * FROM pgmta.{call}".encode(), (ids[hidden],))
+        seen = "SELECT name FROM pgmta.webhooks_seen()"
+        for key, names in {
+            "key:own": ["own"], "key:tenant": ["own", "tenant"], "key:other": ["hook", "all"],
+            "key:all": ["hook", "own", "tenant", "all"],
+        }.items():  # fmt: skip
+            act(key)
+            assert column(login, seen) == names
+        for table in ("webhooks", "webhook_failures"):
+            with pytest.raises(errors.InsufficientPrivilege):
+                login.execute(f"SELECT FROM pgmta.{table}".encode())
 
 
 def test_without_a_key_of_the_installation_no_endpoint_is_made(

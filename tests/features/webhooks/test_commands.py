@@ -71,10 +71,16 @@ def test_the_commands_of_the_page_work(operator: Operator, db: psycopg.Connectio
 def test_output_for_machines_has_no_secret_but_once(operator: Operator) -> None:
     made = json.loads(operator.done("add", "shop", "https://shop.example/", "--json"))
     assert made["secret"].startswith("whsec_")
-    for words in (("list", "--json"), ("show", "shop", "--json"), ("show", "shop"), ("list",)):
+    for words in (
+        ("list", "--json"), ("show", "shop", "--json"), ("show", "shop"), ("list",),
+        ("set", "shop", "--batch", "5", "--json"), ("disable", "shop", "--json"),
+        ("enable", "shop", "--json"), ("replay", "shop", "--since", "3h", "--json"),
+    ):  # fmt: skip
         found = operator.done(*words)
         assert "whsec_" not in found
         assert "key:webhook:" not in found
+        if "--json" in words:
+            assert f'"id": "{made["id"]}"' in found, words
 
 
 def test_mistakes_are_named_and_change_nothing(operator: Operator, db: psycopg.Connection) -> None:
@@ -121,12 +127,17 @@ def test_a_secret_of_a_file(
 def test_doctor_names_endpoints_that_get_nothing(
     operator: Operator, db: psycopg.Connection, add: Add
 ) -> None:
-    for name in ("failing", "suspended", "good", "alone"):
+    for name in ("failing", "once", "suspended", "good", "alone"):
         add("https://shop.example/", name)
     db.execute(
-        "UPDATE pgmta.webhooks SET leased_until = now() + '1 hour' WHERE name <> 'alone';"
-        " UPDATE pgmta.webhooks SET state = 'failing', reason = '503 x', failing_since = now() - "
-        "interval '2 hours' WHERE name = 'failing';"
+        "INSERT INTO pgmta.daemons VALUES ('me', 'queued', 'h', 1, '1', '1');"
+        "UPDATE pgmta.webhooks SET leased_by = 'me' WHERE name <> 'alone';"
+        " UPDATE pgmta.webhooks SET state = 'failing', reason = '503 x', failures = 3,"
+        " failing_since = now() - interval '40 s' WHERE name = 'failing';"
+        " UPDATE pgmta.webhooks SET state = 'failing', failures = 2, failing_since = now() - "
+        "interval '40 s' WHERE name = 'once';"
+        "INSERT INTO pgmta.webhook_failures SELECT id, '7-1', 'bounced', 5, '1.1.0', now(), '422 x'"
+        " FROM pgmta.webhooks WHERE name = 'good';"
         " UPDATE pgmta.webhooks SET state = 'suspended', reason = '404 x' WHERE name = 'suspended'"
     )
 
@@ -135,10 +146,14 @@ def test_doctor_names_endpoints_that_get_nothing(
         for each in diagnosed(operator.database, lambda e: _check(e))
     ]
     assert found == [
-        "warning: webhook failing has failed for 2h: 503 x",
+        "warning: webhook failing has failed for 40s: 503 x",
         "error: webhook suspended is suspended: 404 x",
+        "warning: webhook good has refused 1 events, which were set aside",
         "warning: no queued posts for webhook alone",
     ]
+    shown = operator.done("show", "good")
+    assert re.search(r"set aside  7-1 bounced of message 5, 20.*: 422 x\n", shown)
+    assert "`queuectl webhook replay good --set-aside`" in shown
 
 
 def test_doctor_names_endpoints_without_the_subscription(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import email.policy
+import time
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ from tests.features.webhooks.receiver import OK, Receiver, events_of
 from tests.support.nexthop import Do, Transaction
 from tests.support.rows import fetch
 from tests.support.system import System
-from tests.support.waiting import until
+from tests.support.waiting import take_time, until
 
 CHANGED = "SELECT pgmta.notify_channel('pgmta_orders')"
 REFUSED = said("422 Unprocessable Content")
@@ -80,7 +81,7 @@ def test_a_batch_has_the_same_id_after_a_kill_between_answer_and_cursor(
     until(receiver.got)
     daemon.kill()
     system.enqueue("second@c.example")  # is behind the batch that was under way
-    db.execute("UPDATE pgmta.webhooks SET leased_until = now()")  # as if its lease were over
+    db.execute("DELETE FROM pgmta.daemons")  # as if its last heartbeat were long ago
     receiver.release()
     system.queued(system.hop(), **settings)
     until(lambda: len(receiver.events()) >= 3)
@@ -96,7 +97,7 @@ def test_another_process_takes_the_endpoints_of_a_dead_one(
     system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
 ) -> None:
     add(receiver.url(), kinds=["accepted"])
-    holder = "SELECT leased_by FROM pgmta.webhooks WHERE leased_until > now()"
+    holder = "SELECT leased_by FROM pgmta.webhooks WHERE leased_by IS NOT NULL"
     first = system.queued(system.hop(), **settings)
     until(lambda: db.execute(holder).fetchone())
     second = system.queued(system.hop(), **settings)
@@ -155,7 +156,7 @@ def test_an_event_that_is_refused_is_set_aside_and_can_be_posted_again(
     until(lambda: taken() == {f"{n}@c.example" for n in range(21)} - bad)
     refusing.clear()
     before = len(receiver.got())
-    db.execute("SELECT pgmta.webhook_replay(%s, NULL, NULL)", (endpoint,))
+    db.execute("SELECT pgmta.webhook_replay(%s)", (endpoint,))
     until(lambda: fetch(db, "SELECT count(*) FROM pgmta.webhook_failures")[0] == 0)
     again = [
         to for got in receiver.got()[before:] for e in events_of(got) for to in e["recipients"]
@@ -167,7 +168,7 @@ def test_an_event_that_is_refused_is_set_aside_and_can_be_posted_again(
 def test_a_lone_event_that_is_refused_does_not_hold_up_the_next_one(
     system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
 ) -> None:
-    add(receiver.url(), kinds=["accepted"])
+    add(receiver.url(), kinds=["accepted"], batch=1)
     receiver.answering["/"] = lambda got: REFUSED if b"bad@c.example" in got.body else OK
     system.queued(system.hop(), **settings)
     system.enqueue("bad@c.example")
@@ -181,6 +182,35 @@ def test_a_lone_event_that_is_refused_does_not_hold_up_the_next_one(
     assert ["good@c.example"] in [e["recipients"] for e in receiver.events()]
 
 
+@pytest.mark.slow
+def test_an_endpoint_that_refuses_everything_is_asked_seldom_and_again_soon(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
+) -> None:
+    """New events cause trials, ever fewer; they count as no failures and move no retry."""
+    add(receiver.url(), kinds=["accepted"])
+    receiver.answering["/"] = lambda _: said("400 Bad Request")
+    system.queued(system.hop(), **settings)
+    for number in range(20):
+        system.enqueue(f"{number}@c.example")
+        take_time(0.5)
+    assert len(receiver.got()) <= 15
+    failures, seconds = fetch(
+        db, "SELECT failures, extract(epoch FROM next_at - now())::float8 FROM pgmta.webhooks"
+    )
+    assert failures <= 2
+    assert seconds < 35
+    receiver.answering.clear()
+    mended, sent = time.monotonic(), 20
+    while fetch(db, "SELECT state FROM pgmta.webhooks") != ("active",):
+        system.enqueue(f"{sent}@c.example")
+        sent += 1
+        take_time(0.5)
+    assert time.monotonic() < mended + 20
+    until(lambda: {to for e in receiver.events() for to in e["recipients"]} == {
+        f"{number}@c.example" for number in range(sent)})  # fmt: skip
+    assert fetch(db, "SELECT count(*) FROM pgmta.webhook_failures") == (0,)
+
+
 def test_an_endpoint_that_refuses_everything_loses_nothing(
     system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
 ) -> None:
@@ -192,7 +222,7 @@ def test_an_endpoint_that_refuses_everything_loses_nothing(
     until(lambda: state(db, endpoint) == "failing")
     assert fetch(db, "SELECT count(*) FROM pgmta.webhook_failures") == (0,)
     changes = f'{{"url": "{receiver.url("/right")}"}}'
-    db.execute("SELECT pgmta.webhook_change(%s, NULL, NULL, %s)", (endpoint, changes))
+    db.execute("SELECT pgmta.webhook_change(%s, %s)", (endpoint, changes))
     until(lambda: len(receiver.events("/right")) == 5)
     until(lambda: state(db, endpoint) == "active")
 
@@ -207,7 +237,7 @@ def test_status_410_disables(
     until(lambda: state(db, endpoint) == "disabled")
     receiver.answering.clear()
     system.enqueue("2@c.example")
-    db.execute("SELECT pgmta.webhook_enable(%s, NULL, NULL, true)", (endpoint,))
+    db.execute("SELECT pgmta.webhook_enable(%s, true)", (endpoint,))
     until(lambda: len(receiver.events()) == 3)  # no event was lost meanwhile
     assert [e["recipients"] for e in receiver.events()[1:]] == [["1@c.example"], ["2@c.example"]]
 
@@ -246,7 +276,7 @@ def test_two_secrets_sign_while_one_is_rotated(
     (old,) = fetch(db, "SELECT secret FROM pgmta.webhooks")
     new = known.new_reference()
     system.queued(system.hop(), **settings)
-    db.execute("SELECT pgmta.webhook_rotate(%s, NULL, NULL, %s)", (endpoint, new))
+    db.execute("SELECT pgmta.webhook_rotate(%s, %s)", (endpoint, new))
     system.enqueue("1@c.example")
     (got,) = until(receiver.got)
     assert len(got.fields["webhook-signature"].split()) == 2

@@ -34,6 +34,7 @@ class Settings(NamedTuple):
 
 
 _SETTINGS = len(Settings._fields)
+_MIN_EVENTS = 2  # are read: if one is refused, another one shows whether it is to blame
 
 
 class Claimed(NamedTuple):
@@ -89,10 +90,10 @@ class Endpoint:
         return self.settings.tenant, self.settings.viewer
 
 
-class WebhookTable:
-    """Its statements. Each method raises StoreUnavailable, psycopg.Error.
+class LeasedWebhooks:
+    """The endpoints that a process has leased. Each method raises StoreUnavailable, psycopg.Error.
 
-    `worker` is the process that leases endpoints.
+    A lease holds while the process has heartbeats.
     """
 
     def __init__(self, links: LinkPool, worker: str) -> None:
@@ -100,13 +101,9 @@ class WebhookTable:
         self._worker = worker
 
     async def claim(self, lease: float) -> list[Claimed]:
-        """Lease what is free, and renew the leases; return all that this process has."""
+        """Lease what no other process has that was alive `lease` seconds ago; return all leased."""
         rows = await self._links.run(_SQL["claim"], {"worker": self._worker, "lease": lease})
         return [Claimed(Settings(*row[:_SETTINGS]), *row[_SETTINGS:]) for row in rows]
-
-    async def release(self) -> None:
-        """Give the endpoints back, so that another process need not wait."""
-        await self._links.run(_SQL["release"], {"worker": self._worker})
 
     async def batch(
         self, settings: Settings, reached: str | None, *, accepted: bool, anew: bool
@@ -115,7 +112,8 @@ class WebhookTable:
 
         A batch that it does not have comes again as it was, or `anew` with the events since then.
         """
-        fields = {"most": settings.batch, "reached": reached, "accepted": accepted, "anew": anew}
+        most = max(settings.batch, _MIN_EVENTS)
+        fields = {"most": most, "reached": reached, "accepted": accepted, "anew": anew}
         return [EventRow(*row) for row in await self._run("batch", settings, **fields)]
 
     async def failed(
@@ -132,7 +130,12 @@ class WebhookTable:
 
     async def set_aside(self, settings: Settings, row: EventRow, reason: str) -> None:
         """Keep an event that was refused from the others."""
-        await self._run("set_aside", settings, event=row.id, after=row.before, reason=reason)
+        document = json.loads(row.document or "{}")
+        fields = {
+            "event": row.id, "kind": document["type"].removeprefix("mail."), "reason": reason,
+            "message": document.get("message_id"), "after": row.before,
+        }  # fmt: skip
+        await self._run("set_aside", settings, **fields)
 
     async def replays(self, settings: Settings) -> list[tuple[str, str | None]]:
         """Return events whose replay was asked for, with their documents."""

@@ -152,7 +152,8 @@ def _plant_words(db: psycopg.Connection, words: str, number: int) -> None:
     _put(db, "webhooks", name=name, url="https://a.example/", secret="file:x", batch=1,
          cursor="1.1.1", reason=words)  # fmt: skip
     (webhook,) = fetch(db, "SELECT max(id) FROM webhooks")
-    _put(db, "webhook_failures", webhook_id=webhook, event_id="1-1", after="1.1.0", reason=words)
+    _put(db, "webhook_failures", webhook_id=webhook, event_id="1-1", kind="bounced",
+         after="1.1.0", reason=words)  # fmt: skip
     _put(db, "budgets", key=f"collector:{number}", rate=1, note=words)
     _put(db, "suspensions", kind="domain", value=f"d{number}", reason=words)
     (campaign,) = fetch(db, "SELECT id FROM campaigns")

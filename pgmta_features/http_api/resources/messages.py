@@ -35,7 +35,7 @@ STATES = (
     "scheduled", "queued", "deferred", "sending", "held", "delivered", "failed", "unknown",
     "cancelled", "expired", "suppressed",
 )  # fmt: skip
-"""The states of a recipient, as message_status has them."""
+"""The states of a recipient: those of message_status, with `expired` as the event has it."""
 
 _SQL = feature_queries("http_api")
 _SCOPE, _CHANGE_SCOPE = "messages", "messages:change"

@@ -51,8 +51,8 @@ CREATE FUNCTION api_rows(messages bigint[], rows bigint[]) RETURNS TABLE (
     report_kind text, priority smallint, last_reply text, malformed boolean, domain text
 ) LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT w.place, w.message_id, w.row_id, coalesce(q.recipient, a.recipient),
-        CASE WHEN q.row_id IS NULL THEN log_state(a.event)
-            ELSE row_state(q.status, q.lease_until, q.report_kind, q.once, q.attempts, a.attempt, a.event) END,
+        -- as its event
+        CASE WHEN s.state = 'failed' AND a.event = 'failed' AND a.class = 'expired' THEN 'expired' ELSE s.state END,
         coalesce(q.attempts, a.attempt), q.next_attempt,
         CASE WHEN q.row_id IS NULL THEN a.ended_at
             ELSE coalesce(q.since, CASE WHEN q.attempts > 0 THEN a.ended_at END, q.ts) END,
@@ -76,10 +76,13 @@ CREATE FUNCTION api_rows(messages bigint[], rows bigint[]) RETURNS TABLE (
         SELECT o.* FROM attempts AS o WHERE o.message_id = w.message_id AND o.row_id = w.row_id
         ORDER BY o.attempt DESC, o.event = 'deferred', o.ended_at DESC, o.event <> 'unknown' LIMIT 1
     ) AS a ON true
+    CROSS JOIN LATERAL (SELECT CASE WHEN q.row_id IS NULL THEN log_state(a.event)
+        ELSE row_state(q.status, q.lease_until, q.report_kind, q.once, q.attempts, a.attempt, a.event) END) AS s (state)
     WHERE q.row_id IS NOT NULL OR a.row_id IS NOT NULL
 $$;
 COMMENT ON FUNCTION api_rows IS
-    'Recipients by message and row, each with its state as message_status has it. The caller checks who may see them. '
+    'Recipients by message and row, each with its state as message_status has it, but expired as its event. The caller checks '
+    'who may see them. '
     'Names of operators, rules and workers stay here.';
 
 CREATE FUNCTION api_recipients(message bigint, after bigint, most integer) RETURNS TABLE (
@@ -161,10 +164,10 @@ DECLARE
         THEN '{QUEUED,DEFERRED,SENDING,HOLD,DELETE,SCHEDULED,REPORT}'
         ELSE ARRAY(SELECT DISTINCT unnest(CASE WHEN s IN ('scheduled', 'queued') THEN '{QUEUED,SCHEDULED}'
             WHEN s = 'deferred' THEN '{DEFERRED}' WHEN s = 'held' THEN '{HOLD}' WHEN s = 'cancelled' THEN '{DELETE}'
-            WHEN s = 'suppressed' THEN '{DELETE,REPORT}' WHEN s = 'expired' THEN '{}' ELSE '{HOLD,REPORT}' END::text[])
+            WHEN s = 'suppressed' THEN '{DELETE,REPORT}' ELSE '{HOLD,REPORT}' END::text[])
             FROM unnest(states) AS s) END;
     events CONSTANT text[] := ARRAY(SELECT DISTINCT unnest(CASE s WHEN 'unknown' THEN '{unknown,deferred}'
-            WHEN 'cancelled' THEN '{cancelled,deleted}' ELSE ARRAY[s] END::text[])
+            WHEN 'cancelled' THEN '{cancelled,deleted}' WHEN 'expired' THEN '{expired,failed}' ELSE ARRAY[s] END::text[])
         FROM unnest(states) AS s WHERE s NOT IN ('scheduled', 'queued', 'deferred', 'sending', 'held'));
     by_index CONSTANT boolean := ids IS NOT NULL OR recipients IS NOT NULL;
     chunk CONSTANT integer := CASE WHEN by_index THEN 2147483647 ELSE 2000 END;

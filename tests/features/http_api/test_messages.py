@@ -59,11 +59,15 @@ def test_each_state_and_why_it_waits(api: ServedApi, db: psycopg.Connection) -> 
         put(db, number, recipient=f"{state}@b.example", **columns)
     for number, (state, (code, event)) in enumerate(events.items(), 101):
         past(db, number, recipient=f"{state}@b.example", code=code, event=event)
+    past(db, 200, recipient="given-up@b.example", code=451, event="failed", **{"class": "expired"})
     found = of(api, token, "/v1/messages?limit=1000")
     assert (found["complete"], found["next"]) == (True, None)
     assert {each["recipient"].partition("@")[0]: each["state"] for each in found["data"]} == {
-        state: state for state in (*rows, *events)
+        **{state: state for state in (*rows, *events)},
+        "given-up": "expired",
     }
+    given_up = of(api, token, "/v1/messages?state=expired")["data"]
+    assert [each["id"] for each in given_up] == ["200", "102"]
     for number, state in enumerate(rows, 1):
         shown = of(api, token, f"/v1/messages/{number}")
         (recipient,) = shown["recipients"]

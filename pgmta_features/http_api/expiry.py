@@ -1,4 +1,4 @@
-"""Idempotency-Keys whose time is over go, and uploads that no process takes any more."""
+"""What the API keeps for a time goes: keys of requests, uploads, and subscriptions of old keys."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ async def expire_requests(link: Link, key_age_s: float, upload_age_s: float) -> 
     removed = await remove_batches(link, _SQL["expire_requests"], age=key_age_s)
     log_removed("Idempotency-Keys", removed)
     log_removed("uploads", await remove_batches(link, _SQL["expire_uploads"], age=upload_age_s))
+    ((ended,),) = await link.run(_SQL["end_subscriptions"], {})
+    log_removed("subscriptions", ended)
 
 
 DUTY = Duty(

@@ -30,6 +30,10 @@ WITH gone AS (
     RETURNING upload)
 SELECT count(*) FROM gone
 
+-- name: end_subscriptions
+-- End the subscriptions of keys that read no events any more; return how many.
+SELECT api_subscriptions_end()
+
 -- name: keys
 -- The keys, or the one of a name, with the last use of each.
 SELECT k.name, k.scopes, k.tenant, k.senders, k.credentials, k.priority_first, k.priority_last,

@@ -87,13 +87,14 @@ CREATE TABLE event_history (
 );
 COMMENT ON TABLE event_history IS
     'The last row is the present history of event_log. A promotion, or a restore to an earlier time, begins one, because '
-    'readers may have seen numbers that are lost and will be given again.';
+    'readers may have seen numbers that are lost and will be given again. So does the first subscription after a time without '
+    'any, in which no events were written.';
 COMMENT ON COLUMN event_history.history IS 'Its number, which cursors have: a time, so that no other database has the same.';
 COMMENT ON COLUMN event_history.began_at IS 'When it began.';
 COMMENT ON COLUMN event_history.reason IS 'Why, in words for people.';
 COMMENT ON COLUMN event_history.timeline IS 'The server_timeline() of its numbers.';
 COMMENT ON COLUMN event_history.last IS
-    'Of an ended history its last number that was not lost. Of the present one a number that was given: the log keeps all '
+    'Of an ended history its last number that was not lost; -1: later events were not written. Of the present one a number that was given: the log keeps all '
     'later ones.';
 INSERT INTO event_history (history, reason, timeline, last)
 VALUES (extract(epoch FROM now())::bigint, 'the database was made', server_timeline(), 0);

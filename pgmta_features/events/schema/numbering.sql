@@ -47,25 +47,30 @@ COMMENT ON FUNCTION events_number IS
     'transaction delays only its own events, which get later numbers. Without `late` those are left out that began 10,000 '
     'statements ago: to find them is to walk over rows that are gone while somebody holds a snapshot.';
 
-CREATE FUNCTION event_history_begin() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION event_history_begin(unwritten boolean DEFAULT false) RETURNS void LANGUAGE plpgsql
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     present event_history;
     timeline bigint;
+    number bigint;
 BEGIN
+    PERFORM FROM mutexes AS m WHERE m.name = 'numbers of events' FOR UPDATE;
     SELECT t.last_value INTO timeline FROM timelines AS t;  -- each connection of pgmta has noted it
     SELECT * INTO present FROM event_history AS h ORDER BY h.history DESC LIMIT 1;
-    IF present.timeline = timeline THEN RETURN; END IF;
-    UPDATE event_history AS h SET last = events_last() WHERE h.history = present.history;
+    IF present.timeline = timeline AND NOT unwritten THEN RETURN; END IF;
+    number := events_last();
+    UPDATE event_history AS h SET last = CASE WHEN unwritten THEN -1 ELSE number END
+    WHERE h.history = present.history OR unwritten;
     INSERT INTO event_history (history, reason, timeline, last)
     VALUES (greatest(extract(epoch FROM now())::bigint, present.history + 1),
-        'another server, or a restore to an earlier time', timeline, events_last());
+        CASE WHEN unwritten THEN 'nobody subscribed' ELSE 'another server, or a restore to an earlier time' END, timeline, number);
 END $$;
 COMMENT ON FUNCTION event_history_begin IS
-    'Begins a history if the database is on another timeline than its numbers. The caller numbers.';
+    'Begins a history if the database is on another timeline than its numbers, or because events were not written for a while: '
+    'then no earlier cursor is known any more. Nobody else numbers meanwhile.';
 
 CREATE FUNCTION events_keep() RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM FROM mutexes AS m WHERE m.name = 'numbers of events' FOR UPDATE;
     PERFORM event_history_begin();
     UPDATE event_history AS h SET last = events_last()
     WHERE h.history = (SELECT max(p.history) FROM event_history AS p) AND h.last <> events_last();

@@ -50,10 +50,14 @@ BEGIN
     place := parts[3];
     SELECT CASE WHEN h.history = max(h.history) OVER () THEN events_last() ELSE h.last END INTO last
     FROM event_history AS h ORDER BY h.history = parts[1]::bigint DESC LIMIT 1;
-    IF NOT EXISTS (SELECT FROM event_history AS h WHERE h.history = parts[1]::bigint) OR number > last THEN
+    IF NOT EXISTS (SELECT FROM event_history AS h WHERE h.history = parts[1]::bigint) OR last >= 0 AND number > last THEN
         RAISE EXCEPTION 'cursor % is of events that this database does not have', cursor USING ERRCODE = 'PG409',
             HINT = 'Events were lost with a server, or it is another database. events_since(time) gives the cursor of a time: '
                 'choose one before that, and leave out the ids that you know.';
+    END IF;
+    IF last = -1 THEN
+        RAISE EXCEPTION 'events behind cursor % were not written: for a while nobody subscribed', cursor USING ERRCODE = 'PG409',
+            HINT = 'events_since(time) gives the cursor of a time.';
     END IF;
     IF number + 1 < (SELECT l.number FROM event_log AS l ORDER BY l.number LIMIT 1) THEN
         RAISE EXCEPTION 'events behind cursor % have expired', cursor USING ERRCODE = 'PG409',

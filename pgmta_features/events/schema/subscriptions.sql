@@ -212,6 +212,7 @@ COMMENT ON FUNCTION events_reader IS
 -- Made and dropped: PostgreSQL collects the rows for a transition table also if its trigger is disabled.
 CREATE FUNCTION event_triggers_make() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$
 BEGIN
+    IF pg_sequence_last_value('event_commit_ids') IS NOT NULL THEN PERFORM event_history_begin(true); END IF;
     CREATE TRIGGER messages_events AFTER INSERT ON messages REFERENCING NEW TABLE AS added
         FOR EACH STATEMENT EXECUTE FUNCTION messages_events();
     -- on the leaf: a row that moves between partitions fires triggers of INSERT and DELETE there, and none of UPDATE

@@ -137,11 +137,14 @@ COMMENT ON FUNCTION event_table_fault IS
     'Why events may not be inserted into a table with the rights of the owner of pgmta; null: nothing there runs code of '
     'others, and nothing is checked later than the insert. The caller has a lock of the table, so that it stays as it is.';
 
-CREATE FUNCTION event_rows_put(consumer event_tables, of_commit bigint, of_at timestamptz, behind integer, last integer)
-    RETURNS bigint LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+CREATE FUNCTION event_rows_put(consumer event_tables, of_commit bigint, of_at timestamptz, behind integer, last integer,
+    OUT events bigint, OUT seconds double precision
+) LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
     fault text;
-    events bigint;
+    times timestamptz[];
+    documents jsonb[];
+    began timestamptz;
 BEGIN
     -- What is checked is what the insert finds: the snapshot is newer than the lock, and the view means the table itself, so
     -- another one that takes its name meanwhile changes nothing.
@@ -155,31 +158,33 @@ BEGIN
     IF fault IS NOT NULL THEN
         RAISE EXCEPTION '%', fault USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
+    SELECT array_agg(f.at), array_agg(f.document) INTO times, documents
+    FROM events_read(NULL, last, NULL, consumer.viewer, consumer.tenant, NULL, of_commit, of_at, behind, last) AS f
+    WHERE f.id IS NOT NULL;
+    began := clock_timestamp();
     EXECUTE format(
         'INSERT INTO pgmta.%I (id, type, at, message_id, recipient, document) '
-        'SELECT f.id, f.document ->> ''type'', f.at, f.message_id, f.document ->> ''recipient'', f.document '
-        'FROM pgmta.events_read(NULL, $1, NULL, $2, $3, NULL, $4, $5, $6, $1) AS f '
-        'WHERE f.id IS NOT NULL ON CONFLICT (id) DO NOTHING',
+        'SELECT f.document ->> ''id'', f.document ->> ''type'', f.at, (f.document ->> ''message_id'')::bigint, '
+        'f.document ->> ''recipient'', f.document FROM unnest($1, $2) AS f (at, document) ON CONFLICT (id) DO NOTHING',
         event_view(consumer.number))
-    USING last, consumer.viewer, consumer.tenant, of_commit, of_at, behind;
+    USING times, documents;
     GET DIAGNOSTICS events = ROW_COUNT;
-    RETURN events;
+    seconds := extract(epoch FROM clock_timestamp() - began);
 END $$;
 COMMENT ON FUNCTION event_rows_put IS
     'Inserts events of a statement, those with places in (behind, last], into a table of an application, and returns how many '
-    'were new. Waits 0.1 s for a lock, which is less than PostgreSQL waits before it looks for deadlocks.';
+    'were new, and how long the table took. Waits 0.1 s for a lock, which is less than PostgreSQL waits before it looks for deadlocks.';
 
 CREATE FUNCTION event_tables_fill() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     max_events CONSTANT integer := 1000;  -- with their outcome: more would keep its commit waiting
-    max_ms CONSTANT integer := 100;
+    max_s CONSTANT double precision := 0.1;  -- of an insert
     consumer event_tables;
     put integer;  -- events that the table has
     why text;
     tried boolean;
-    began timestamptz;
-    ms integer;
+    seconds double precision;
 BEGIN
     FOR consumer IN SELECT * FROM event_tables AS t ORDER BY t.name LOOP
         why := CASE WHEN NEW.events > max_events THEN 'many events at once'
@@ -189,16 +194,14 @@ BEGIN
         tried := why IS NULL;
         put := 0;
         IF tried THEN
-            began := clock_timestamp();
             BEGIN
-                PERFORM event_rows_put(consumer, NEW.commit, NEW.at, 0, NEW.events);
+                SELECT p.seconds INTO seconds FROM event_rows_put(consumer, NEW.commit, NEW.at, 0, NEW.events) AS p;
                 put := NEW.events;
+                -- nothing is left, but the next outcomes don't try
+                IF seconds > max_s THEN why := format('an insert took %s s', round(seconds::numeric, 1)); END IF;
             EXCEPTION WHEN OTHERS THEN  -- whatever an application does to its table stops no outcome
                 why := left(SQLERRM, 1000);
             END;
-            ms := extract(epoch FROM clock_timestamp() - began) * 1000;
-            -- none is left for later, but the next outcomes don't try
-            IF put > 0 AND ms > max_ms THEN why := format('an insert took %s ms', ms); END IF;
         END IF;
         IF why IS NOT NULL THEN
             INSERT INTO event_retries (name, commit, at, place, last, tried, reason)
@@ -233,7 +236,7 @@ BEGIN
             state := NULL;
             upto := least(late.last, late.place + max_events);
             BEGIN
-                events := events + event_rows_put(consumer, late.commit, late.at, late.place, upto);
+                events := events + (event_rows_put(consumer, late.commit, late.at, late.place, upto)).events;
             EXCEPTION WHEN OTHERS THEN
                 state := SQLSTATE;
                 reason := left(SQLERRM, 1000);

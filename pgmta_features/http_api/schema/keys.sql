@@ -87,6 +87,18 @@ CREATE FUNCTION api_key_used(secret_id text, client inet) RETURNS void LANGUAGE 
 $$;
 COMMENT ON FUNCTION api_key_used IS 'Notes that a secret was used, at most once a minute over all processes.';
 
+CREATE FUNCTION api_subscriptions_end() RETURNS bigint LANGUAGE sql SECURITY DEFINER
+    SET search_path = pgmta, pg_catalog, pg_temp AS $$
+    SELECT count(*) FILTER (WHERE events_unsubscribe(s.name)) FROM event_subscriptions AS s
+    WHERE s.kind = 'reader' AND s.name LIKE 'key:%' AND NOT EXISTS (
+        SELECT FROM api_keys AS k
+        WHERE 'key:' || k.name = s.name AND k.revoked_at IS NULL AND coalesce(k.expires_at > now(), true)
+            AND 'events' = ANY (k.scopes))
+$$;
+COMMENT ON FUNCTION api_subscriptions_end IS
+    'Ends the subscriptions to events of keys that were revoked, have expired or lost their scope, and returns how many. Repeat '
+    'it after lock_not_available.';
+
 INSERT INTO forget_columns (relation, names, way, condition) VALUES ('api_keys', '{senders,credentials}', 'named', 'true');
 
 INSERT INTO rights (object, role, privileges) VALUES
@@ -97,4 +109,5 @@ INSERT INTO rights (object, role, privileges) VALUES
         'SELECT (id, key, created_at, ends_at, used_at, used_from), INSERT (id, key, digest), UPDATE (ends_at), DELETE'),
     ('api_secrets', 'pgmta_reader', 'SELECT (id, key, created_at, ends_at, used_at, used_from)'),
     ('FUNCTION api_keys_look', 'pgmta_api', 'EXECUTE'),
+    ('FUNCTION api_subscriptions_end', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION api_key_used', 'pgmta_api', 'EXECUTE');

@@ -12,6 +12,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from pgmta.postgres.link import Link
+from pgmta_features.http_api.expiry import expire_requests
 from pgmta_features.http_api.resources.events import MAX_WAITING_OF_KEY, Event
 from tests.features.events.event_log import number
 from tests.features.http_api.served import ServedApi, make_key
@@ -110,6 +112,27 @@ def test_the_login_of_the_api_reads_no_events_without_a_key(
             session.execute("SELECT * FROM pgmta.events_read(NULL, 5)")
         session.execute("SET pgmta.acting = 'key:shop'")
         assert len(column(session, read)) == 1
+
+
+async def test_the_subscription_of_a_key_ends_with_it_and_a_gap_is_shown(
+    db: psycopg.Connection, api: ServedApi, link: Link
+) -> None:
+    token, other = make_key(db, "shop", "events"), make_key(db, "bank", "events")
+    page(api, token)
+    page(api, other)
+    put(db, 1)
+    after = page(api, token)["next"]
+    db.execute("UPDATE api_keys SET revoked_at = now() WHERE name = 'bank'")
+    await expire_requests(link, 86400, 3600)
+    assert column(db, "SELECT name FROM event_subscriptions") == ["key:shop"]
+    db.execute("SELECT events_unsubscribe('key:shop')")
+    put(db, 2)  # nobody subscribes
+    db.execute("SELECT events_subscribe('test', 'reader')")
+    put(db, 3)
+    answer = api.send("GET", f"/v1/events?after={after}", token)
+    assert answer.status == 409
+    assert "nobody subscribed" in answer.members["detail"]
+    assert ids(page(api, token, "?since=2020-01-01T00:00:00Z")) == [1, 3]
 
 
 def test_a_page_is_waited_for(db: psycopg.Connection, api: ServedApi) -> None:

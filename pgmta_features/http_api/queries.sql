@@ -46,9 +46,9 @@ WHERE %(name)s::text IS NULL OR k.name = %(name)s
 ORDER BY k.revoked_at IS NOT NULL, k.name
 
 -- name: secrets
--- The secrets of a key, the newest first.
-SELECT id, created_at, ends_at, used_at, host(used_from) AS used_from FROM api_secrets
-WHERE key = %(name)s AND coalesce(ends_at > now(), true) ORDER BY created_at DESC
+-- The secrets of a key, also those that have ended, the newest first.
+SELECT id, created_at, ends_at, used_at, host(used_from) AS used_from, coalesce(ends_at > now(), true) AS holds
+FROM api_secrets WHERE key = %(name)s ORDER BY created_at DESC, ends_at DESC NULLS FIRST
 
 -- name: new
 -- Make a key, unless there is or was one of that name.
@@ -64,11 +64,15 @@ UPDATE api_keys SET scopes = %(scopes)s, tenant = %(tenant)s, senders = %(sender
 WHERE name = %(name)s AND revoked_at IS NULL RETURNING name
 
 -- name: end_secrets
--- End the secrets of a key: the newest one after a time, the others, or all without that time, at once.
+-- End the secrets of a key: the newest one after a time, the others at once. They stay for a month, so that it can be asked
+-- where one was last used.
 WITH newest AS (SELECT id FROM api_secrets WHERE key = %(name)s ORDER BY created_at DESC, ends_at DESC NULLS FIRST LIMIT 1),
-gone AS (DELETE FROM api_secrets WHERE key = %(name)s AND (%(seconds)s <= 0 OR id NOT IN (SELECT id FROM newest)))
-UPDATE api_secrets SET ends_at = least(ends_at, now() + %(seconds)s * interval '1 second')
-WHERE %(seconds)s > 0 AND id IN (SELECT id FROM newest) RETURNING ends_at
+gone AS (DELETE FROM api_secrets WHERE key = %(name)s AND ends_at < now() - interval '30 days'),
+ended AS (
+    UPDATE api_secrets SET ends_at = least(ends_at, now() + CASE WHEN id IN (SELECT id FROM newest) THEN %(seconds)s ELSE 0 END
+        * interval '1 second')
+    WHERE key = %(name)s AND coalesce(ends_at > now() - interval '30 days', true) RETURNING id, ends_at)
+SELECT ends_at FROM ended WHERE id IN (SELECT id FROM newest) AND ends_at > now()
 
 -- name: add_secret
 -- Give a key a secret.
@@ -81,6 +85,19 @@ SELECT name FROM api_keys WHERE name = %(name)s AND revoked_at IS NULL FOR NO KE
 -- name: revoke
 -- End a key for ever.
 UPDATE api_keys SET revoked_at = now() WHERE name = %(name)s AND revoked_at IS NULL RETURNING name
+
+-- name: waiting
+-- How much mail of a key waits, scheduled mail too.
+SELECT count(*) AS waiting FROM messages AS m JOIN queue AS q ON q.message_id = m.id
+WHERE m.submitted_by = %(who)s AND q.status IN ('QUEUED', 'DEFERRED', 'SCHEDULED')
+
+-- name: endpoints
+-- The endpoints of a key that get events, if feature webhooks is there.
+SELECT id, name, url FROM webhooks WHERE (created_by = %(who)s OR viewer = %(who)s) AND state <> 'disabled' ORDER BY id
+
+-- name: unsubscribe
+-- End the subscription with which a key reads events, if it has one.
+SELECT events_unsubscribe(name) FROM event_subscriptions WHERE name = %(who)s
 
 -- name: expiring
 -- Keys that end within some days.

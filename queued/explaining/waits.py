@@ -19,7 +19,7 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
     if status == Status.HOLD:
         until = row["hold_until"]
         # a key of the HTTP API releases what it holds
-        key = "the key or " if row["held_by"].startswith("key:") else ""
+        key = "the key or " if (row["held_by"] or "").startswith("key:") else ""
         ends = f"until {instant(until)}" if until else f"until {key}an operator releases it"
         if row["malformed"]:
             ends = "until an operator deletes it, as an address holds control characters"

@@ -4,7 +4,7 @@ SELECT q.message_id, q.id AS row_id, q.status AS state, q.ts AS at, q.sender, q.
     q.message_id_header, q.metadata, q.attempts, q.last_reply, q.hold_reason, host(q.client) AS client,
     {waits_for} AS waits_for
 FROM (
-    SELECT queue.*, m.message_id_header, split_part(trace_client(m.trace), '|', 1)::inet AS client
+    SELECT queue.*, m.message_id_header, m.submitted_by, split_part(trace_client(m.trace), '|', 1)::inet AS client
     FROM queue JOIN messages AS m ON m.id = queue.message_id
 ) AS q
 WHERE {where}

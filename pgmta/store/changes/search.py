@@ -33,6 +33,8 @@ class Wanted:
     metadata: Sequence[str] = ()
     clients: Sequence[str] = ()
     """Addresses or networks of the clients that handed mail over by SMTP."""
+    submitted_by: Sequence[str] = ()
+    """Users who handed mail over, or key:NAME."""
     rows: Sequence[tuple[int, int]] = ()
     """Pairs of the numbers of a message and of a row."""
     more: Selection = _ALL_MAIL
@@ -66,6 +68,8 @@ class Wanted:
             message_id_header=headers,
             metadata=self.metadata,
         )
+        if self.submitted_by:
+            rest &= Selection.every(Term.of("submitted_by", self.submitted_by))
         rows = " OR ".join(
             f"{prefix}message_id = {message} AND {prefix}{row_id} = {row}"
             for message, row in self.rows

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pgmta.config.types import parse_duration
-from pgmta.selection import numbers, parse
+from pgmta.selection import Term, numbers, parse
 
 _RANGE = re.compile(r"(.*?)\.\.(.*)")
 _COMPARISON = re.compile(r"(<=|>=|<|>|=)?\s*(.+)")
@@ -21,6 +21,7 @@ def filter_condition(
     attempts: Sequence[str] = (),
     reply: Sequence[str] = (),
     hold_reason: Sequence[str] = (),
+    submitted_by: Sequence[str] = (),
     **mail: Sequence[str],
 ) -> str | None:
     """Return the SQL condition of the values of the flags, None if there is no filter.
@@ -41,6 +42,10 @@ def filter_condition(
     parts = [f"({found})" for group in groups if (found := " OR ".join(group))]
     if selection.groups:
         parts.append(selection.condition())
+    if submitted_by:
+        term = Term.of("submitted_by", submitted_by).condition("m.")
+        of_messages = "message_id IN (SELECT m.id FROM pgmta.messages AS m WHERE"
+        parts.append(f"{of_messages} {term})")
     if where:
         parts.append(f"(\n{where}\n)")
     return " AND ".join(parts) or None

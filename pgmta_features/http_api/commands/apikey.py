@@ -109,13 +109,13 @@ async def new(config: Path, name: str, as_json: bool, **options: Any) -> None:
     _print_token(name, token, as_json)
 
 
-@command(apikey, "set")
+@command(apikey, "set", json=True)
 @click.argument("name")
 @_rights_options
 @click.option("--any-network", is_flag=True, help="Is used from any network.")
 @click.option("--never-expires", is_flag=True, help="Has no end.")
 async def set_rights(
-    config: Path, name: str, any_network: bool, never_expires: bool, **options: Any
+    config: Path, name: str, any_network: bool, never_expires: bool, as_json: bool, **options: Any
 ) -> None:
     """Change what a key may; the rest stays as it is.
 
@@ -136,7 +136,11 @@ async def set_rights(
         if never_expires:
             before = replace(before, expires_at=None)
         _present(name, await table.set(name, _changed(before, options)))
-    print_line(f"key {name} changed")
+        key = await _existing(table, name)
+    if as_json:
+        print_json(key)
+    else:
+        print_line(f"key {name} changed")
 
 
 @command(apikey, json=True)
@@ -157,16 +161,52 @@ async def rotate(config: Path, name: str, overlap: str, as_json: bool) -> None:
         print_line(f"the token before works until {instant(ends_at)}", err=True)
 
 
-@command(apikey)
+@command(apikey, json=True)
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-async def revoke(config: Path, names: tuple[str, ...]) -> None:
-    """End keys for ever. Each process refuses them within a second."""
+async def revoke(config: Path, names: tuple[str, ...], as_json: bool) -> None:
+    """End keys for ever. Each process refuses them within a second.
+
+    Mail that a key has submitted is sent on, and its webhooks get events: the command names them.
+    """
     async with _table(config) as table:
         for name in names:
             await _existing(table, name)
         for name in names:
             _present(name, await table.revoke(name))
-            print_line(f"key {name} revoked")
+        found = [
+            {"name": name, **_use((await table.keys(name))[0]), **await table.left_by(name)}
+            for name in names
+        ]
+    if as_json:
+        print_json(found)
+        return
+    for each in found:
+        print_line(f"key {each['name']} revoked, {_last_use(each)}")
+        _print_left(each)
+
+
+def _print_left(key: dict[str, Any]) -> None:
+    """Print what a revoked key leaves, with the commands about it."""
+    for each in key["webhooks"]:
+        print_line(f"  webhook {each['name']} still gets events at {each['url']}: "
+                   f"`queuectl webhook disable {each['id']}`")  # fmt: skip
+    chosen = f"--submitted-by key:{key['name']}"
+    if number := key["waiting"]:
+        print_line(f"  {number} of its mails wait: see `queuectl list {chosen}`; "
+                   f"`queuectl hold {chosen} --reason TEXT` stops them")  # fmt: skip
+    if key["subscribed"]:
+        print_line("  its subscription to events is still there, because open transactions have "
+                   f"changed mail: `queuectl events unsubscribe key:{key['name']}`")  # fmt: skip
+
+
+def _use(each: dict[str, Any]) -> dict[str, Any]:
+    return {name: each[name] for name in ("used_at", "used_from")}
+
+
+def _last_use(each: dict[str, Any]) -> str:
+    if not each["used_at"]:
+        return "never used"
+    return f"last used {instant(each['used_at'])} from {each['used_from'] or 'here'}"
 
 
 @command(apikey, "list", rows=True)
@@ -210,11 +250,9 @@ async def show(config: Path, name: str, as_json: bool) -> None:
     print_line(f"made         {instant(key['created_at'])} by {key['created_by']}")
     print_line(f"expires      {instant(key['expires_at']) if key['expires_at'] else 'never'}")
     for each in secrets:
-        used = "not used yet"
-        if each["used_at"]:
-            used = f"last used {instant(each['used_at'])} from {each['used_from'] or 'here'}"
-        end = f", works until {instant(each['ends_at'])}" if each["ends_at"] else ""
-        print_line(f"token        pgmta_{each['id']}_…, {used}{end}")
+        word = "works until" if each["holds"] else "ended"
+        end = f", {word} {instant(each['ends_at'])}" if each["ends_at"] else ""
+        print_line(f"token        pgmta_{each['id']}_…, {_last_use(each)}{end}")
 
 
 def _print_token(name: str, token: Token, as_json: bool, **more: Any) -> None:

@@ -7,11 +7,14 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from pgmta.errors import Blocked
+from pgmta.features import features
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
 from pgmta_features.http_api.token import Token, new_token
 
 _SQL = feature_queries("http_api")
+_WEBHOOKS = "webhooks"  # the feature with the endpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class KeyTable:
         return await self._db.rows(_SQL["keys"], {"name": name})
 
     async def secrets(self, name: str) -> list[dict[str, Any]]:
-        """Return the secrets of a key that hold, the newest first, without what is secret."""
+        """Return the secrets of a key, the newest first, without what is secret."""
         return await self._db.rows(_SQL["secrets"], {"name": name})
 
     async def new(self, name: str, rights: KeyRights) -> Token | None:
@@ -66,7 +69,8 @@ class KeyTable:
             await self._db.row(_SQL["new"], {"name": name, **asdict(rights)})
             if not await self._db.row(_SQL["lock"], {"name": name}):
                 return
-            if not any(each["id"] == token.secret_id for each in await self.secrets(name)):
+            known = [each["id"] for each in await self.secrets(name) if each["holds"]]
+            if token.secret_id not in known:
                 await self._db.row(_SQL["end_secrets"], {"name": name, "seconds": 0.0})
                 await self._write_secret(name, token)
                 await self._audit("adopt", name, _said(rights))
@@ -101,6 +105,22 @@ class KeyTable:
                 await self._db.row(_SQL["end_secrets"], {"name": name, "seconds": 0.0})
                 await self._audit("revoke", name, {})
         return row is not None
+
+    async def left_by(self, name: str) -> dict[str, Any]:
+        """End the subscription of a key to events, and return what else it leaves.
+
+        `webhooks` are its endpoints that get events, `waiting` is the number of its mails that
+        wait, and `subscribed` whether its subscription could not be ended just now.
+        """
+        fields = {"who": f"key:{name}"}
+        subscribed = False
+        try:
+            await self._db.rows(_SQL["unsubscribe"], fields)
+        except Blocked:
+            subscribed = True
+        webhooks = await self._db.rows(_SQL["endpoints"], fields) if _WEBHOOKS in features() else []
+        waiting = await self._db.row(_SQL["waiting"], fields)
+        return {"webhooks": webhooks, **(waiting or {}), "subscribed": subscribed}
 
     async def _add_secret(self, name: str) -> Token:
         token = new_token()

@@ -53,12 +53,12 @@ CREATE TABLE api_secrets (
     used_from inet
 );
 CREATE INDEX api_secrets_key ON api_secrets (key);
-COMMENT ON TABLE api_secrets IS 'Secrets of keys of the HTTP API: one of each, two during a rotation, none of a revoked one.';
+COMMENT ON TABLE api_secrets IS 'Secrets of keys of the HTTP API: one of each holds, two during a rotation. Ended ones stay for what they were used for.';
 COMMENT ON COLUMN api_secrets.id IS 'The part of the token pgmta_ID_SECRET that may be known.';
 COMMENT ON COLUMN api_secrets.key IS 'api_keys.name.';
 COMMENT ON COLUMN api_secrets.digest IS 'SHA-256 of the secret, which has 256 random bits.';
 COMMENT ON COLUMN api_secrets.created_at IS 'When it was made.';
-COMMENT ON COLUMN api_secrets.ends_at IS 'When it ends, because of a rotation; null: with its key.';
+COMMENT ON COLUMN api_secrets.ends_at IS 'When it ends or has ended, because of a rotation or revocation; null: with its key.';
 COMMENT ON COLUMN api_secrets.used_at IS 'When it was last used, to the minute; null: it was not.';
 COMMENT ON COLUMN api_secrets.used_from IS 'Address of the client that used it then.';
 COMMENT ON CONSTRAINT api_secrets_id ON api_secrets IS 'Letters and digits, so that the token has one place where it is split.';
@@ -73,7 +73,7 @@ CREATE FUNCTION api_keys_look(ids text[]) RETURNS TABLE (
         k.credentials, k.priority_first::integer, k.priority_last::integer, least(k.expires_at, s.ends_at),
         extract(epoch FROM least(k.expires_at, s.ends_at) - now())::double precision
     FROM api_secrets AS s JOIN api_keys AS k ON k.name = s.key
-    WHERE s.id = ANY (ids) AND k.revoked_at IS NULL
+    WHERE s.id = ANY (ids) AND k.revoked_at IS NULL AND coalesce(s.ends_at > now(), true)
 $$;
 COMMENT ON FUNCTION api_keys_look IS
     'The keys of some secrets, with the seconds until each ends (null: never). So the API can list no keys.';

@@ -27,7 +27,7 @@ from pgmta.store.changes.change import DEFAULT_BATCH_ROWS, OperatorChanges
 from pgmta.store.changes.listing import Listing
 from pgmta.store.changes.overview import Overview
 from pgmta.store.changes.row_change import RowChange
-from queued.cli.options.filter_options import condition, filter_options
+from queued.cli.options.filter_options import condition, queue_options
 from queued.cli.options.queue_command import (
     CONFIG_NAME,
     database_of,
@@ -58,7 +58,7 @@ RELEASE_AFTER = click.option(
 
 
 def _command(
-    name: str, *own: Callable[..., Any], filters: Callable[..., Any] = filter_options
+    name: str, *own: Callable[..., Any], filters: Callable[..., Any] = queue_options
 ) -> Callable[..., click.Command]:
     def decorate(function: Callable[..., Any]) -> click.Command:
         wrapped: Callable[..., Any] = reporting(function)
@@ -114,7 +114,7 @@ async def delete(reason: str, **options: Any) -> None:
           click.option("--set", "pairs", multiple=True, metavar="K=V", help="Metadata to set."),
           click.option("--unset", multiple=True, metavar="K",
                        help="Metadata to remove."),
-          filters=partial(filter_options, priority=False))  # fmt: skip
+          filters=partial(queue_options, priority=False))  # fmt: skip
 async def set_values(priority: int | None, pairs: tuple[str, ...], unset: tuple[str, ...],
                **options: Any) -> None:  # fmt: skip
     """Set priority or metadata of rows. A changed _partid moves rows to another worker."""

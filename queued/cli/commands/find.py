@@ -50,6 +50,7 @@ async def find(
     tenant: tuple[str, ...],
     message_id_header: tuple[str, ...],
     client: tuple[str, ...],
+    submitted_by: tuple[str, ...],
     metadata: tuple[str, ...],
     verp: tuple[str, ...],
     since: str,
@@ -71,13 +72,14 @@ async def find(
         message_id_header,
         metadata,
         client,
+        submitted_by,
         named,
     )
     if wanted == Wanted():
         raise ConfigError(
             [
                 "find needs --recipient, --domain, --sender, --tenant, --message-id, --client, "
-                "--metadata or --verp"
+                "--submitted-by, --metadata or --verp"
             ]
         )
     seconds = read_duration(since, "--since")

@@ -71,7 +71,7 @@ async def logs(
     """
     seconds = read_duration(since, "--since") if since else _DEFAULT_SINCE_S
     try:
-        names = ("recipient", "domain", "sender", "tenant", "metadata")
+        names = ("recipient", "domain", "sender", "tenant", "metadata", "submitted_by")
         of_mail = {name: texts[name] for name in names}
         wanted = Wanted(
             **of_mail,

@@ -12,7 +12,7 @@ from pgmta.postgres.operator import connected
 from pgmta.states import WAITING
 from pgmta.store.changes.listing import Listing
 from queued.cli.commands.show import why
-from queued.cli.options.filter_options import condition, filter_options
+from queued.cli.options.filter_options import condition, queue_options
 from queued.cli.options.queue_command import (
     Column,
     Cut,
@@ -26,7 +26,7 @@ from queued.cli.options.queue_command import (
 
 
 @command(name="list", rows=True)
-@filter_options
+@queue_options
 @click.option(
     "--limit",
     type=click.IntRange(1),

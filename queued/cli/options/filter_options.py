@@ -19,6 +19,12 @@ _RECIPIENT = click.option(
 )
 _TENANT = click.option("--tenant", multiple=True, help="For whom the mail is, * for any text.")
 _DOMAIN = click.option("--domain", multiple=True, help="Domain of the recipient, * for any text.")
+_SUBMITTED_BY = click.option(
+    "--submitted-by",
+    multiple=True,
+    metavar="WHO",
+    help="Who handed it over: a user, or key:NAME of the HTTP API; * for any text.",
+)
 _MAIL_OPTIONS = (
     _SENDER,
     _RECIPIENT,
@@ -45,6 +51,7 @@ _LOG_OPTIONS = (
         metavar="IP",
         help="Client that handed it over: address or network.",
     ),
+    _SUBMITTED_BY,
     click.option(
         "--metadata", multiple=True, metavar="K=V", help="Metadata; K= finds mail without K."
     ),
@@ -93,6 +100,11 @@ def filter_options(command: Callable[..., Any], *, priority: bool = True) -> Cal
     for option in reversed((*_MAIL_OPTIONS, *([_PRIORITY] if priority else ()), *_ROW_OPTIONS)):
         command = option(command)
     return command
+
+
+def queue_options(command: Callable[..., Any], *, priority: bool = True) -> Callable[..., Any]:
+    """Add those and who handed mail over, which a standing rule can't ask of a row."""
+    return _SUBMITTED_BY(filter_options(command, priority=priority))
 
 
 async def condition(uri: str, options: dict[str, Any]) -> str | None:

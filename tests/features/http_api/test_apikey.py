@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.features.http_api.served import ServedApi, make_key, serving_api
 from tests.support.queuectl import Command, queuectl
+from tests.support.rows import column, message, row
 from tests.support.waiting import SLACK, until
 
 
@@ -71,8 +72,22 @@ def test_a_key_from_its_first_day_to_its_last(
     assert status_of(api, last)[0] == 200
     assert run("apikey", "set", "shop", "--credential", "").exit_code == 0
     assert "credentials  none\npriorities   3-7\n" in run("apikey", "show", "shop").output
-    assert run("apikey", "revoke", "shop").output == "key shop revoked\n"
+    db.execute("SELECT events_subscribe('key:shop', 'reader')")
+    db.execute("UPDATE messages SET submitted_by = 'key:shop' WHERE id = %s", (message(db, 1),))
+    row(db, 1)
+    db.execute(
+        "INSERT INTO webhooks (name, viewer, url, secret, batch, cursor)"
+        " VALUES ('thief', 'key:shop', 'https://x.example/', 'file:a', 1, '1.0.0')"
+    )
+    [gone] = json.loads(run("apikey", "revoke", "shop", "--json").output)
+    assert [each["url"] for each in gone["webhooks"]] == ["https://x.example/"]
+    assert (gone["waiting"], gone["subscribed"], gone["used_from"]) == (1, False, "127.0.0.1")
+    assert column(db, "SELECT name FROM event_subscriptions") == []
     until(lambda: status_of(api, last) == (401, "key-refused"))
+    [shown] = json.loads(run("apikey", "list", "--json").output)
+    assert (shown["used_at"], shown["used_from"]) == (gone["used_at"], "127.0.0.1")
+    secrets = json.loads(run("apikey", "show", "shop", "--json").output)["secrets"]
+    assert (len(secrets), [each for each in secrets if each["holds"]]) == (4, [])
     assert "revoked" in run("apikey", "new", "shop", "--scope", "usage").output
     actions = db.execute("SELECT action, condition FROM audit ORDER BY id").fetchall()
     words = ["new", *["set"] * 3, *["rotate"] * 3, "set", "revoke"]

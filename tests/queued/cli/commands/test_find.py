@@ -92,6 +92,21 @@ def test_mail_is_found_by_the_domain_of_its_recipient(config: Path) -> None:
 
 
 @pytest.mark.usefixtures("mail")
+def test_mail_is_found_and_held_by_who_submitted_it(config: Path, db: psycopg.Connection) -> None:
+    db.execute("UPDATE messages SET submitted_by = 'key:shop' WHERE id = 1")
+    db.execute("UPDATE attempts SET submitted_by = 'key:shop' WHERE row_id = 90")
+    waits, gone = (1, "QUEUED", "Bob@b.example"), (3, "delivered", "Bob@b.example")
+    assert found(config, "--submitted-by", "key:shop") == [waits, gone]
+    assert found(config, "--submitted-by", "key:*", "--sender", "x") == []
+    chosen = ("--submitted-by", "key:shop")
+    listed = queuectl(config, "list", "--json", *chosen)
+    assert [each["message_id"] for each in json.loads(listed.stdout)] == [1]
+    held = queuectl(config, "hold", "--reason", "leaked", "--yes", *chosen)
+    assert (held.exit_code, held.stdout) == (0, "hold: 1 rows\n"), held.output
+    assert found(config, "--submitted-by", "key:shop")[0][1] == "HOLD"
+
+
+@pytest.mark.usefixtures("mail")
 def test_mail_is_found_by_its_client(config: Path, db: psycopg.Connection) -> None:
     trace = trace_field("me.example", "192.0.2.7", "mx.example", "ESMTP") + "1;"
     db.execute("UPDATE messages SET trace = %s WHERE id = 1", (trace,))

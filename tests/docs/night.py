@@ -134,6 +134,7 @@ class Night:
     def faults(self, patch: pytest.MonkeyPatch) -> dict[str, Callable[[], object]]:
         """The functions that plant what the next hops do not, by the heading of the section."""
         return {
+            "An API key leaked": self._leak,
             "A destination is suspended": self._suspend,
             "A recipient is suppressed": self._suppress,
             "A rule fails on a row": self._odd_rule,
@@ -152,6 +153,17 @@ class Night:
     def _do(self, *words: str) -> None:
         result = CliRunner().invoke(main, words)
         assert result.exit_code == 0, result.output
+
+    def _leak(self) -> None:
+        self._do("apikey", "new", "shop", "--scope", "send", "--sender", "@a.example")
+        self.system.ask("UPDATE api_secrets SET used_at = now(), used_from = '203.0.113.9'")
+        self.system.ask(
+            "INSERT INTO webhooks (name, viewer, url, secret, batch, cursor, state) VALUES"
+            " ('events', 'key:shop', 'https://thief.example/', 'file:a', 1, '1.0.0', 'suspended')"
+        )
+        later = datetime.now(UTC) + timedelta(hours=1)
+        self._send(FIRST + 24, "bob@leaked.example", next_attempt=later)
+        self.system.ask("UPDATE messages SET submitted_by = 'key:shop' WHERE id = %s", FIRST + 24)
 
     def _suspend(self) -> None:
         self._do("suspend", "--domain", "suspended.example", "--reason", "ticket 4711")

@@ -27,6 +27,24 @@ def reasons(path: Path) -> dict[str, str]:
     return found
 
 
+def read(path: Path) -> configparser.RawConfigParser:
+    """The sections of a unit."""
+    unit = configparser.RawConfigParser(strict=False, comment_prefixes=("#",), delimiters=("=",))
+    unit.optionxform = str  # type: ignore[method-assign,assignment]
+    unit.read(path)
+    return unit
+
+
+def test_the_api_may_do_what_the_pages_may() -> None:
+    web, api = (read(ROOT / "etc" / "systemd" / f"queued-{name}.service") for name in ("web", "api"))
+    own = {"Description", "ExecStart", "SyslogIdentifier"}
+    differ = {
+        key for name in {*web.sections(), *api.sections()}
+        for key in {*web[name], *api[name]} if web[name].get(key) != api[name].get(key)
+    }  # fmt: skip
+    assert differ == own
+
+
 @pytest.mark.needs("systemd")
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.name)
 def test_the_exposure_is_small(path: Path) -> None:
@@ -46,9 +64,7 @@ def test_the_exposure_is_small(path: Path) -> None:
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_a_unit_is_read(path: Path) -> None:
-    unit = configparser.RawConfigParser(strict=False, comment_prefixes=("#",), delimiters=("=",))
-    unit.optionxform = str  # type: ignore[method-assign,assignment]
-    unit.read(path)
+    unit = read(path)
     assert unit["Unit"]["Description"].startswith("pgmta: ")
     if path.suffix == ".service":
         command = unit["Service"]["ExecStart"].split()[0]

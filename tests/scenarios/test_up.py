@@ -70,8 +70,12 @@ class Newcomer:
     def __init__(self, folder: Path, become: list[str]) -> None:
         self.folder = folder
         self._become = become
-        up = [*UP, *become, QUEUECTL, "up"]
-        self.process = subprocess.Popen(up, cwd=folder, stdout=subprocess.PIPE, text=True)
+        self.start()
+
+    def start(self) -> None:
+        """Start, and wait until it takes mail."""
+        up = [*UP, *self._become, QUEUECTL, "up"]
+        self.process = subprocess.Popen(up, cwd=self.folder, stdout=subprocess.PIPE, text=True)
         self.said: list[str] = []
         assert self.process.stdout
         for line in self.process.stdout:
@@ -79,6 +83,12 @@ class Newcomer:
             if "Ctrl-C" in line:
                 return
         raise AssertionError(f"up ended: {self.said}")
+
+    def stop(self) -> None:
+        """Press Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=PATIENCE)
+        assert self.process.returncode == 0
 
     def run(self, *command: str) -> str:
         """Run a command in the same folder and network."""
@@ -127,9 +137,7 @@ def newcomer(request: pytest.FixtureRequest) -> Iterator[Newcomer]:
         try:
             yield found
         finally:
-            found.process.send_signal(signal.SIGINT)
-            found.process.communicate(timeout=PATIENCE)
-        assert found.process.returncode == 0
+            found.stop()
     finally:
         EmbeddedServer(folder / "var").stop("immediate")
         shutil.rmtree(top)
@@ -159,6 +167,23 @@ def test_the_links_of_the_demo_activate_its_accounts(newcomer: Newcomer) -> None
         token = link.partition("=")[2]
         assert newcomer.browse(f"{web}/activate", f"token={token}").startswith(f"{web}/activated")
     assert newcomer.active() == 3
+
+
+def test_the_line_of_the_api_works_again_and_after_a_restart(newcomer: Newcomer) -> None:
+    lines: list[str] = []
+    for name in ("first", "second"):
+        lines += [line for line in newcomer.said if "/v1/messages" in line]
+        for _ in range(2):
+            assert "id" in json.loads(newcomer.run("sh", "-c", lines[-1]))
+        # its key may do the rest, too
+        body = json.dumps({"name": name, "url": f"http://127.0.0.1:9999/{name}"})
+        post, _ = lines[-1].replace("/v1/messages", "/v1/webhooks").split(" -d ")
+        made = json.loads(newcomer.run("sh", "-c", f"{post} -d '{body}'"))
+        assert str(made.get("secret")).startswith("whsec_"), made
+        if name == "first":
+            newcomer.stop()
+            newcomer.start()
+    assert lines[0] == lines[1]
 
 
 def test_a_first_campaign_in_ten_commands(newcomer: Newcomer) -> None:

@@ -17,7 +17,8 @@ _SQL = feature_queries("http_api")
 _MAX_DAYS = 366
 _DAYS = timedelta(days=6)  # before today, without parameters
 _DAY = timedelta(days=1)
-_SEARCH_S = 2.0
+_SEARCH_S = 2.0  # then no other day is begun
+_DAY_TIMEOUT_S = 7.0  # for the log of a day, some millions of entries: an answer has 10 s
 
 
 class UsageDays(Received):
@@ -48,7 +49,7 @@ class _Usage:
         self._database = api.database
 
     async def days(self, call: Call) -> Answer:
-        """Count the days, the last one first, for at most 2 s."""
+        """Count the days, the last one first; `next` goes on behind those of 2 s."""
         wanted: UsageDays = call.query
         last = wanted.until or datetime.now(UTC).date()
         first = wanted.since or last - _DAYS
@@ -60,7 +61,7 @@ class _Usage:
         found: list[UsageDay] = []
         begun = time.monotonic()
         while day >= first and (not found or time.monotonic() < begun + _SEARCH_S):
-            async with self._database.acting(call.caller, timeout_s=_SEARCH_S) as session:
+            async with self._database.acting(call.caller, timeout_s=_DAY_TIMEOUT_S) as session:
                 row = await session.row(_SQL["usage"], {"day": day})
             found.append(UsageDay(day=day, **(row or {})))
             day -= _DAY

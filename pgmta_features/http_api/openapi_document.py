@@ -62,9 +62,9 @@ _PROBLEM: dict[str, Any] = {
         {
             "type": f"{TYPE_PREFIX}invalid", "title": PROBLEMS["invalid"][0],
             "status": _UNPROCESSABLE,
-            "detail": "subjekt: Unknown key; did you mean subject?", "pointer": "/subjekt",
+            "detail": "subjekt: Unknown key; did you mean 'subject'?", "pointer": "/subjekt",
             "errors": [
-                {"pointer": "/subjekt", "detail": "Unknown key; did you mean subject?"}
+                {"pointer": "/subjekt", "detail": "Unknown key; did you mean 'subject'?"}
             ],
         }
     ],

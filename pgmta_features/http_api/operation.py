@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    ValidationError,
     WithJsonSchema,
 )
 
@@ -150,6 +151,11 @@ class Operation:
 
     @property
     def needs_body(self) -> bool:
-        """Whether a client has to send a body: an object may be left out if all its keys may."""
-        fields = self.body.model_fields.values() if self.body else ()
-        return bool(self.other_bodies) or any(each.is_required() for each in fields)
+        """Whether a client has to send a body: it may be left out if it may be an empty object."""
+        if self.body is None or self.other_bodies:
+            return bool(self.other_bodies)
+        try:
+            self.body()
+        except ValidationError:
+            return True
+        return False

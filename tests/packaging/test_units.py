@@ -36,7 +36,8 @@ def read(path: Path) -> configparser.RawConfigParser:
 
 
 def test_the_api_may_do_what_the_pages_may() -> None:
-    web, api = (read(ROOT / "etc" / "systemd" / f"queued-{name}.service") for name in ("web", "api"))
+    folder = ROOT / "etc" / "systemd"
+    web, api = (read(folder / f"queued-{name}.service") for name in ("web", "api"))
     own = {"Description", "ExecStart", "SyslogIdentifier"}
     differ = {
         key for name in {*web.sections(), *api.sections()}

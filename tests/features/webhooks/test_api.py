@@ -52,6 +52,8 @@ def test_an_endpoint_is_made_changed_and_removed(api: ServedApi, db: psycopg.Con
     changed = api.send("PATCH", place, token, {"url": "https://other.example/", "kinds": None})
     assert changed.members["url"] == "https://other.example/"
     assert "kinds" not in changed.members
+    nothing = api.send("PATCH", place, token)
+    assert (nothing.status, nothing.members["type"]) == (400, "urn:pgmta:problem:body-missing")
     rotated = api.send("POST", f"{place}/rotate", token).members
     assert rotated["secret"] not in ("", secret)
     assert rotated["earlier_until"]

@@ -33,6 +33,8 @@ SERIES = (
     Series(_PREFIX + "events_total", "counter", "Events that this process has numbered."),
     Series(_PREFIX + "event_seconds", "histogram",
            "From an event to its number: the longest of each round.", (), SECONDS),
+    Series(_PREFIX + "events_behind_seconds", "gauge",
+           "For how long this process has not seen all events numbered; 0: it has."),
 )  # fmt: skip
 """What the sequencer of a process has done."""
 
@@ -49,19 +51,25 @@ class Sequencer:
         self._events = 0
         self._seconds = Histogram(SECONDS)
         self._late_at = 0.0  # when the next round looks for what was open for long
+        self._behind_since: float | None = None
         process.more_figures.append(MoreFigures(SERIES, self._values))
 
     def _values(self) -> Values:
         return {
             _PREFIX + "events_total": {(): float(self._events)},
             _PREFIX + "event_seconds": {(): self._seconds.value},
+            _PREFIX + "events_behind_seconds": {
+                (): time.monotonic() - self._behind_since if self._behind_since else 0.0
+            },
         }
 
     async def number(self) -> None:
         """Number events until there are none, and nobody subscribes. Raises psycopg.Error."""
         self._process.schema.require()
         if not await self._wanted():
+            self._behind_since = None
             return
+        self._behind_since = self._behind_since or time.monotonic()
         connection = await self._process.resources.connect("events")
         try:
             await self._work(connection)
@@ -81,14 +89,19 @@ class Sequencer:
             if commits:
                 busy_until = now + _BUSY_S
             elif now > busy_until and not await self._wanted():
+                self._behind_since = None
                 return
-            if commits < _MAX_COMMITS:
+            if commits is None or commits == _MAX_COMMITS:
+                self._behind_since = self._behind_since or now
+            else:
+                self._behind_since = None
+            if commits != _MAX_COMMITS:
                 pause = _PAUSE_S if now < busy_until else _IDLE_PAUSE_S
                 # the one whose turn is over slows down, and goes on until the next one has begun
                 await asyncio.sleep(self._process.due_in(pause))
 
-    async def _round(self, connection: LinkConnection) -> int:
-        """Number what there is; return the number of commits, 0 also if another process does it."""
+    async def _round(self, connection: LinkConnection) -> int | None:
+        """Number what there is; return the number of commits, None: another process does it."""
         began = time.monotonic()
         late = began >= self._late_at
         cursor = await connection.execute(
@@ -101,7 +114,7 @@ class Sequencer:
         if commits:
             self._events += events
             self._seconds.observe(seconds)
-        return commits or 0
+        return None if commits is None else int(commits)
 
 
 def number_events(process: QueuedProcess) -> Coroutine[None, None, None]:

@@ -144,6 +144,7 @@ class Night:
             "Our own certificate has expired": self._own_certificate,
             "The disk is full": lambda: self._full_disk(patch),
             "No worker runs": self._kill,
+            "Events do not come": self._events,
             "Somebody keeps vacuum from its work": lambda: self._open_transaction(patch),
             "A session locks the queue": self._lock,
             "The database is read-only": self._read_only,
@@ -230,6 +231,18 @@ class Night:
         self.queued.kill()
         for table in ("daemons", "workers"):
             self.system.ask(f"UPDATE {table} SET seen_at = now() - interval '1 hour'")
+
+    def _events(self) -> None:
+        """The table takes one event of a kind, and nobody numbers."""
+        self.system.ask("CREATE SCHEMA shop")
+        columns = "type text UNIQUE, at timestamptz, message_id bigint, recipient text"
+        columns = f"id text PRIMARY KEY, {columns}, document jsonb"
+        self.system.ask(f"CREATE TABLE shop.mail_events ({columns})")
+        self._do("events", "table", "shop.mail_events")
+        for number in (FIRST + 68, FIRST + 69):
+            self._send(number, "bob@event.example")
+        self.system.ask("UPDATE event_retries SET noted_at = now() - interval '1 hour'")
+        self.system.ask("UPDATE event_commits SET at = now() - interval '1 hour'")
 
     def _open_transaction(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(server_checks, "_HELD_S", 0.0)

@@ -47,10 +47,11 @@ FUNCTIONS = Look(_SQL["functions"])
 
 _EVENTS = "pgmta_queued_event_function_events_total"
 _FAILURES = "pgmta_queued_event_function_failures_total"
-_SERIES = (
+SERIES = (
     Series(_EVENTS, "counter", "Events that a function of an application took.", ("function",)),
     Series(_FAILURES, "counter", "Calls of a function with events that failed.", ("function",)),
 )
+"""What the calls of a process have done."""
 
 
 class FunctionCaller:
@@ -67,7 +68,7 @@ class FunctionCaller:
         self._alone: dict[str, int] = {}  # events that are taken one by one
         self._events: dict[tuple[str, ...], Value] = {}
         self._failures: dict[tuple[str, ...], Value] = {}
-        process.more_figures.append(MoreFigures(_SERIES, self._values))
+        process.more_figures.append(MoreFigures(SERIES, self._values))
 
     def _values(self) -> Values:
         return {_EVENTS: dict(self._events), _FAILURES: dict(self._failures)}

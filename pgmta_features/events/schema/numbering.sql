@@ -18,7 +18,10 @@ DECLARE
     last bigint;
 BEGIN
     -- a look that writes nothing: there are several a second
-    IF NOT EXISTS (SELECT FROM event_commits AS c WHERE c.commit >= since) THEN RETURN; END IF;
+    IF NOT EXISTS (SELECT FROM event_commits AS c WHERE c.commit >= since) THEN
+        commits := 0;
+        RETURN;
+    END IF;
     -- no advisory lock, which any login may take and keep
     PERFORM FROM mutexes AS m WHERE m.name = 'numbers of events' FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN RETURN; END IF;

@@ -8,6 +8,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,8 @@ from pgmta.logs import get
 _BACKLOG = 512  # connections that the kernel keeps until they are accepted
 _SWEEP_INTERVAL_S = 1.0  # looks for connections that take too long
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (?:https?://[^/ ]*)?(/[^ ?]*)", re.IGNORECASE)
+_MAX_PATH_CHARACTERS = 100  # that are compared with the known ones
+_PATTERN = re.compile(r":[^{}]*\}")  # of a variable part of a path
 _PROBLEMS_BY_STATUS = {404: "There is no such path.", 405: "The path has other methods."}
 
 
@@ -111,6 +114,8 @@ class HttpServer(web.Server):
         except web.HTTPException as error:  # raised by aiohttp for an unknown path or method
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
             detail = _PROBLEMS_BY_STATUS.get(error.status, error.reason)
+            if error.status == 404 and (near := self._nearest(request.path)):
+                detail = f"{detail} Did you mean {near}?"
             answer = self._refuse(request, HttpError(error.status, detail, headers), None)
         finally:
             if site.count:
@@ -122,6 +127,12 @@ class HttpServer(web.Server):
         if unread or not site.limits.idle_s:
             answer.force_close()
         return answer
+
+    def _nearest(self, path: str) -> str:
+        """Return the path of a program that an unknown one may be meant for; '' if none is near."""
+        known = [route.path for route in self.site.routes if not route.page]
+        near = get_close_matches(path[:_MAX_PATH_CHARACTERS], known, 1)
+        return _PATTERN.sub("}", near[0]) if near else ""
 
     def route_of(self, request: web.Request) -> Route | None:
         """Return the route of a request; None if there is none."""

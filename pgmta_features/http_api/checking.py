@@ -35,11 +35,12 @@ class _Doubled(dict[str, Any]):
     key = ""
 
 
-def read_json(octets: bytes) -> Any:
+def read_json(octets: bytes, apart: str = "") -> Any:
     """Return the value of a JSON text. Raises Problem, with the place where that is known.
 
     Refused are: other encodings than UTF-8, more than MAX_DEPTH levels, a key twice in an object,
-    numbers beyond a double, NaN, lone surrogates, and NUL, which PostgreSQL can't store.
+    numbers beyond a double, NaN, lone surrogates, and NUL, which PostgreSQL can't store. In a
+    member of the list `apart` the last two are left to its check: there is a Problem in its place.
     """
     doubled = False
 
@@ -74,7 +75,12 @@ def read_json(octets: bytes) -> Any:
                 raise Problem(400, "not-json", f"The object has the key {_shown(each.key)} twice.",
                               pointer=pointer_of(*_short((*path, each.key))))  # fmt: skip
     if _STRANGE_ESCAPE.search(octets):
-        _refuse_strange(value)
+        if apart and isinstance(value, dict) and isinstance(value.get(apart), list):
+            value[apart] = [
+                _strange_in(each, (apart, place)) or each for place, each in enumerate(value[apart])
+            ]
+        if found := _strange_in(value):
+            raise found
     return value
 
 
@@ -141,6 +147,13 @@ def _short(path: Path) -> Path:
 
 def _detail(error: ErrorDetails, model: type[BaseModel]) -> str:
     reason = reason_of(error, error["loc"], model)
+    if error["type"].startswith(("datetime_", "timezone_")):
+        reason = "expected a time with its zone, such as 2026-12-24T18:00:00Z"
+    elif error["type"].startswith("date_"):
+        reason = "expected a day, such as 2026-12-24"
+    elif error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
+        meant = getattr(model, "MEANT", {}).get(str(error["loc"][0]).lower())
+        reason = f"unknown key; did you mean {meant!r}?" if meant else reason
     return sentences(reason)
 
 
@@ -183,12 +196,13 @@ def _walk(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield from _walk(each, (*path, place))
 
 
-def _refuse_strange(value: Any) -> None:
-    for path, each in _walk(value):
+def _strange_in(value: Any, begin: Path = ()) -> Problem | None:
+    for path, each in _walk(value, begin):
         # a strange key is not repeated: the pointer is that of its object
         texts = each if isinstance(each, dict) else [each] if isinstance(each, str) else []
         if any(map(is_strange, texts)):
-            raise Problem(422, "invalid", STRANGE, pointer=pointer_of(*_short(path)))
+            return Problem(422, "invalid", STRANGE, pointer=pointer_of(*_short(path)))
+    return None
 
 
 def _finite(text: str) -> float:

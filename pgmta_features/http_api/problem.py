@@ -60,8 +60,8 @@ _RETRY_S = 5  # for a client to wait while the database is away
 class Problem(HttpError):
     """An error of the API. Its type is `urn:pgmta:problem:WORD`, and `detail` is a sentence.
 
-    `pointer` is a JSON pointer (RFC 6901) into the body. `errors` has an entry for each mistake, if
-    there are several: `detail`, and `pointer`, or `parameter` for one of the query.
+    `pointer` is a JSON pointer (RFC 6901) into the body. `errors` has an entry for each mistake:
+    `detail`, and `pointer`, or `parameter` for one of the query. One with a pointer alone is made.
     """
 
     def __init__(
@@ -76,6 +76,8 @@ class Problem(HttpError):
     ) -> None:
         super().__init__(status, detail, headers, TYPE_PREFIX + word, PROBLEMS[word][0])
         self.word, self.pointer, self.errors = word, pointer, list(errors)
+        if pointer and not errors:
+            self.errors = [{"pointer": pointer, "detail": detail}]
 
     def document(self) -> dict[str, Any]:
         """Return the problem document, also as a part of the answer to a batch."""

@@ -59,9 +59,10 @@ class ApiRoutes:
         self._is_proxy = Networks(self._site.config.proxies).contains
         body = self._api.limits.api_body
         return [
-            Route(each.method, each.path, partial(self._serve, each), self._max_body(each, body))
+            Route(each.method, _routed(each.path), partial(self._serve, each),
+                  self._max_body(each, body))
             for each in self._api.operations
-        ]
+        ]  # fmt: skip
 
     @staticmethod
     def _max_body(operation: Operation, usual: int) -> int:
@@ -104,7 +105,8 @@ class ApiRoutes:
             renew = partial(self._renew, request, client)
             fields |= self._count(caller)
             if not caller.has(operation.scope):
-                raise Problem(403, "scope-missing", f"The key lacks the scope {operation.scope}.")
+                raise Problem(403, "scope-missing", f"The key lacks the scope {operation.scope}. "
+                              "Ask your operator for it.")  # fmt: skip
         try:
             call = Call(
                 caller=caller,
@@ -199,6 +201,11 @@ async def _hold() -> None:
     """Renew nothing."""
 
 
+def _routed(path: str) -> str:
+    """Return the path for the router: /v1/messages/batch has no method of /v1/messages/{id}."""
+    return path.replace("/messages/{id}", "/messages/{id:(?!batch$)[^/]+}")
+
+
 def _path(request: web.Request) -> dict[str, str]:
     """Return the variable parts of the path. Raises Problem if nothing has such a name."""
     found = dict(request.match_info)
@@ -255,7 +262,7 @@ async def _body(
         if error.status == 413:
             raise Problem(413, "body-size", error.detail, headers=error.headers) from None
         raise
-    return checked_body(read_json(octets), operation.body)
+    return checked_body(read_json(octets, operation.apart), operation.body)
 
 
 def _idempotency_key(request: web.Request) -> str:

@@ -99,7 +99,7 @@ BEGIN
             END IF;
             PERFORM submit_types(file, '{"name": "text", "type": "text", "content": "octets", "content_id": "text"}',
                 'attachments', place);
-            made := made || (file ->> 'name', file ->> 'type', submit_octets('attachments', file -> 'content', contents),
+            made := made || (file ->> 'name', file ->> 'type', submit_octets(format('attachments.%s', cardinality(made)), file -> 'content', contents),
                 file ->> 'content_id')::submit_attachment;
         END LOOP;
     END IF;

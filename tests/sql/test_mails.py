@@ -181,9 +181,11 @@ BAD = [
     Bad({**MAIL, "subjet": "x"}, "subjet", "no such key"),
     Bad({**MAIL, "attachments": [{"name": "a", "contents": "eA=="}]}, "attachments", '"contents"'),
     Bad({**MAIL, "attachments": ["a.pdf"]}, "attachments", "no JSON object"),
-    Bad({**MAIL, "attachments": [{"name": "a"}]}, "attachments", "neither base64"),
-    Bad({**MAIL, "attachments": [{"name": "a", "content": 9}]}, "attachments", "no such place"),
-    Bad({**MAIL, "attachments": [{"name": "a", "content": [0]}]}, "attachments", "neither base64"),
+    Bad({**MAIL, "attachments": [{"name": "a"}]}, "attachments.0", "neither base64"),
+    Bad({**MAIL, "attachments": [{"name": "a", "content": 9}]}, "attachments.0", "no such place"),
+    Bad(
+        {**MAIL, "attachments": [{"name": "a", "content": [0]}]}, "attachments.0", "neither base64"
+    ),
     Bad({**MAIL, "attachments": [{"name": 7, "content": 0}]}, "attachments", "no text"),
     Bad({**BY_OCTETS, "content": -1}, "content", "no such place"),
     Bad({**BY_OCTETS, "content": 0.5}, "content", "no such place"),

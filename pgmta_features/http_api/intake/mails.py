@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, SkipValidation, ValidationError
 from pydantic.config import JsonDict
@@ -104,6 +104,12 @@ class Message(_Options):
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
+    MEANT: ClassVar[dict[str, str]] = {
+        "text": "body", "textbody": "body", "text_body": "body", "plain": "body",
+        "htmlbody": "html", "html_body": "html", "recipients": "to", "replyto": "reply_to",
+    }  # fmt: skip
+    """Keys of other APIs, in lower case, and what they are called here."""
+
     sender: str | None = Field(
         default=None,
         description="envelope sender, to which bounces go; the address in from without it",
@@ -169,6 +175,8 @@ class Batch(Received):
 
 def message_of(value: Any, begin: Path) -> Message:
     """Return a mail of a batch, at `begin` of the body. Raises Problem."""
+    if isinstance(value, Problem):
+        raise value
     try:
         return Message.model_validate(value)
     except ValidationError as error:

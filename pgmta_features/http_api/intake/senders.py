@@ -55,7 +55,7 @@ class Senders:
         if not self._senders:
             raise Problem(
                 403, "sender-refused",
-                "The key has no senders, so it sends nothing: `queuectl apikey set` gives it some.",
+                "The key has no senders, so it sends nothing. Ask your operator for some.",
                 pointer=pointer_of(*begin),
             )  # fmt: skip
 
@@ -107,7 +107,7 @@ def check_credential(caller: Caller, named: Any, pointer: str) -> None:
     near = get_close_matches(str(named), allowed, 1, 0.5) or allowed[:_MAX_SHOWN]
     known = (
         f"it may name {', '.join(near)}" if near
-        else "it may name none: `queuectl apikey set --credential` gives it some"
+        else "it may name none. Ask your operator for it"
     )  # fmt: skip
     raise Problem(403, "credential-refused", f"The key may not name this credential; {known}.",
                   pointer=pointer)  # fmt: skip

@@ -145,7 +145,8 @@ class _Sending:
         found: dict[int, Mapping[str, Any]] = dict(refused)
         headers: dict[str, str] = {}
         if texts:
-            content = b"batch " + to_json(call.body.messages) if call.key else b""
+            # a mail with a text that can't be stored is a Problem, and none of a repetition is
+            content = b"batch " + to_json(call.body.messages, fallback=str) if call.key else b""
             # kept with the key, because a repetition may be judged by other settings of it
             beside = {"places": [*places], "refused": [*refused.items()]} if refused else None
             request = send_request(call.caller, texts, call.key, content, beside=beside)
@@ -196,6 +197,7 @@ def operations(api: Api) -> list[Operation]:
             summary="Send up to 1,000 messages, each with its own result",
             handler=sending.batch,
             body=Batch,
+            apart="messages",
             max_body=MAX_BATCH_OCTETS,
             answers={202: BatchResults},
             problems=_PROBLEMS,

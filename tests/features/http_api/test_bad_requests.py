@@ -32,6 +32,8 @@ def send(api: ServedApi, token: str, bad: Bad) -> tuple[int, str, str, str]:
     assert len(answer.body) < _MAX_ANSWER_OCTETS, bad.name
     assert answer.headers["content-type"] == "application/problem+json", (bad.name, answer)
     members = answer.members
+    if place := members.get("pointer"):
+        assert members["errors"][0]["pointer"] == place, bad.name
     word = members["type"].removeprefix("about:blank").rpartition(":")[2]
     return answer.status, word, members.get("pointer", ""), members["detail"]
 
@@ -61,7 +63,7 @@ def test_bad_mails_of_a_batch_stop_no_other(api: ServedApi, db: psycopg.Connecti
     cases = [
         each
         for each in (*bad_bodies.TYPES, *bad_bodies.INJECTIONS, *bad_bodies.BASE64)
-        if isinstance(each.body, dict) and each.name != "NUL in metadata"
+        if isinstance(each.body, dict)
     ]
     mails = [mail for each in cases for mail in (each.body, MAIL)]
     answer = api.send("POST", "/v1/messages/batch", token, {"messages": mails})

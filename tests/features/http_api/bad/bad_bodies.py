@@ -114,6 +114,7 @@ TYPES = [
 
 KEYS = [
     _invalid("an unknown key", mail(subjekt="x"), "/subjekt", "subject"),
+    _invalid("a key of another API", mail(TextBody="x"), "/TextBody", "body"),
     _invalid("an unknown key that is a place", mail(**{"a/b~c": 1}), "/a~1b~0c"),
     _invalid("an unknown key of an attachment", _file(nmae="a"), "/attachments/0/nmae", "name"),
     _invalid("a thousand unknown keys", mail(**{f"k{n}": n for n in range(1000)}), "/k0"),
@@ -199,10 +200,10 @@ INJECTIONS = [
 ]  # fmt: skip
 
 BASE64 = [
-    _invalid("another letter", _file(content="Y!=="), "/attachments"),
-    _invalid("no padding", _file(content="YQ"), "/attachments"),
-    _invalid("letters of URLs", _file(content="_-8="), "/attachments"),
-    _invalid("no ASCII", _file(content="ÿ==="), "/attachments"),
+    _invalid("another letter", _file(content="Y!=="), "/attachments/0"),
+    _invalid("no padding", _file(content="YQ"), "/attachments/0"),
+    _invalid("letters of URLs", _file(content="_-8="), "/attachments/0"),
+    _invalid("no ASCII", _file(content="ÿ==="), "/attachments/0"),
 ]
 
 ADDRESSES = [
@@ -270,7 +271,10 @@ PLACES = [
     Bad("a parameter twice", MAIL, 400, "invalid", path="/v1/messages?sender=a&sender=b"),
     Bad("a parameter where there are none", None, 400, "invalid", path="/v1/key?a=1", method="GET"),
     Bad("a body of GET", MAIL, 400, "body-unexpected", path="/v1/key", method="GET"),
-    Bad("another path", MAIL, 404, "", path="/v1/mesages"),
+    Bad("a time in words", None, 400, "invalid", path="/v1/events?since=yesterday", method="GET",
+        named="2026-"),
+    Bad("another path", MAIL, 404, "", path="/v1/mesages", named="/v1/messages"),
+    Bad("a method of another path", None, 405, "", path="/v1/messages/batch", method="GET"),
     Bad("another version", MAIL, 404, "", path="/v2/messages"),
     Bad("a path upwards", MAIL, 404, "", path="/v1/key/../messages"),
     Bad("a path with an octet of UTF-8", MAIL, 404, "", path="/v1/%ff"),

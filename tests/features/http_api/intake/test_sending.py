@@ -133,7 +133,7 @@ def test_each_form_of_mail_is_stored_for_its_key(api: ServedApi, db: psycopg.Con
         ({"metadata": {"_partid": "w2"}}, (422, "invalid", "/metadata/_partid")),
         ({"template": "hello"}, (422, "invalid", "/to")),
         ({"recipient": "ann@b.example"}, (422, "invalid", "/recipient")),
-        ({"attachments": [{"name": "a", "content": "?"}]}, (422, "invalid", "/attachments")),
+        ({"attachments": [{"name": "a", "content": "?"}]}, (422, "invalid", "/attachments/0")),
         ({"send_at": "tomorrow"}, (422, "invalid", "/send_at")),
         ({"key": "1"}, (422, "invalid", "/key")),
     ],

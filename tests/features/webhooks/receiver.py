@@ -5,62 +5,33 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from tests.features.providers.scripted_server import Got, ScriptedServer, said, serving
-from tests.support.loop_thread import LoopThread
+from tests.features.providers.scripted_server import Got, said
+from tests.support.threaded_server import ThreadedServer
 
 type Answering = Callable[[Got], list[bytes]]
 
 OK = said("204 No Content")
 
 
-def ok(_: Got) -> list[bytes]:
-    return OK
-
-
-class Receiver:
+class Receiver(ThreadedServer):
     """Takes batches; `answering` has the answer of a path, and other paths are accepted."""
 
     def __init__(self) -> None:
-        self.answering: defaultdict[str, Answering] = defaultdict(lambda: ok)
-        self._server = ScriptedServer(self._answer)
-        self._thread = LoopThread()
-        self._stack = AsyncExitStack()
-
-    def __enter__(self) -> Self:
-        self._thread.do(self._stack.enter_async_context(serving(self._server)))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._thread.do(self._stack.aclose())
-        self._thread.end()
-
-    def _answer(self, number: int) -> list[bytes]:
-        got = self._server.got[number - 1]
-        return self.answering[path_of(got)](got)
+        self.answering: defaultdict[str, Answering] = defaultdict(lambda: lambda _: OK)
+        super().__init__(lambda got: self.answering[path_of(got)](got))
 
     def url(self, path: str = "/") -> str:
-        return f"http://127.0.0.1:{self._server.port}{path}"
+        return self.url_of(path)
 
     def got(self, path: str = "/") -> list[Got]:
         """The requests at a path, also those that were not accepted."""
-        return [each for each in list(self._server.got) if path_of(each) == path]
+        return [each for each in self.requests if path_of(each) == path]
 
     def events(self, path: str = "/") -> list[dict[str, Any]]:
         """Their events, in order."""
         return [event for each in self.got(path) for event in events_of(each)]
-
-    def release(self) -> None:
-        """Let all answers go on that are held, now and later."""
-        self._thread.loop.call_soon_threadsafe(self._server.released.set)
 
 
 def path_of(got: Got) -> str:

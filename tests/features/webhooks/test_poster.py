@@ -12,7 +12,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from pgmta_features.webhooks.signing import Secrets
-from tests.features.providers.scripted_server import HANG, HELD, Got, said
+from tests.features.providers.scripted_server import CUT, HANG, HELD, Got, said
 from tests.features.webhooks.conftest import Add
 from tests.features.webhooks.receiver import OK, Receiver, events_of
 from tests.support.nexthop import Do, Transaction
@@ -296,15 +296,30 @@ def test_what_an_endpoint_of_a_tenant_may_not_reach(
     assert receiver.got() == []
 
 
-def test_a_hanging_endpoint_holds_only_its_own_place(
-    system: System, add: Add, receiver: Receiver, settings: dict[str, Any]
+BAD = {
+    "hang": [HANG],
+    "fail": said("500 x"),
+    "reset": [CUT],
+    "gone": said("410 Gone"),
+    "inward": said("302 Found", b"", "Location: http://127.0.0.1:22/"),
+}
+
+
+def test_bad_endpoints_hold_up_no_other(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
 ) -> None:
-    for number in range(5):
-        add(receiver.url(f"/hang{number}"), f"hang{number}")
-        receiver.answering[f"/hang{number}"] = lambda _: [HANG]
-    add(receiver.url(), kinds=["delivered"])
+    """How long the others take is measured by bench/events."""
+    bad = [f"{kind}{number}" for kind in BAD for number in range(5)]
+    for name in bad:
+        add(receiver.url(f"/{name}"), name)
+        receiver.answering[f"/{name}"] = lambda _, parts=BAD[name[:-1]]: parts  # type: ignore[misc]
+    good = [f"good{number}" for number in range(10)]
+    for name in good:
+        add(receiver.url(f"/{name}"), name, kinds=["delivered"])
     system.queued(system.hop(), **settings)
     for number in range(20):
         system.enqueue(f"{number}@c.example")
-    until(lambda: len(receiver.events()) == 20)
-    assert all(receiver.got(f"/hang{n}") for n in range(5))
+    until(lambda: all(len(receiver.events(f"/{name}")) == 20 for name in good))
+    until(lambda: all(receiver.got(f"/{name}") for name in bad))
+    disabled = "SELECT count(*) FROM pgmta.webhooks WHERE state = 'disabled'"
+    until(lambda: fetch(db, disabled) == (5,))

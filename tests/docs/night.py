@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -25,6 +26,7 @@ from tests.support.name_server import Zone, serving_names
 from tests.support.nexthop import EXTENSIONS, at, hanging_at
 from tests.support.provider import Provider
 from tests.support.system import System
+from tests.support.threaded_server import ThreadedServer
 from tests.support.waiting import PATIENCE, until
 
 SITES = (
@@ -78,6 +80,11 @@ class Night:
 
     def _settings(self) -> dict[str, Any]:
         names = self._stack.enter_context(serving_names(ZONE))
+        refusal = said("404 Not Found")
+        self._receiver = self._stack.enter_context(ThreadedServer(lambda _: refusal))
+        key = self.folder / "webhook.key"
+        key.write_text(secrets.token_hex(32))
+        key.chmod(0o600)
         authority = Certificate.root()
         self._certificate = authority.issue("smtp.certificate.example", days=(-90, -1)).server(
             self.folder
@@ -90,6 +97,7 @@ class Night:
                 "tls": {"ca": str(authority.files(self.folder)[0])},
             },
             "signing": {"keys": [self._keys.entry("s2027")]},
+            "webhooks": {"keys": [str(key)], "networks": ["127.0.0.0/8"]},
         }
 
     def _shaping(self) -> Path:
@@ -140,6 +148,7 @@ class Night:
             "A rule fails on a row": self._odd_rule,
             "Mail was accepted and is never due": self._hold,
             "Activation mail does not come": self._token_without_collector,
+            "A webhook endpoint fails or lags": self._webhook,
             "A quarantine grows": self._quarantine,
             "Our own certificate has expired": self._own_certificate,
             "The disk is full": lambda: self._full_disk(patch),
@@ -197,7 +206,15 @@ class Night:
     def _hold(self) -> None:
         self._send(FIRST + 48, "bob@held.example", status="HOLD", hold_reason="ticket 4712")
 
+    def _webhook(self) -> None:
+        self._do("webhook", "remove", "events")  # of the key that leaked
+        self._do("webhook", "add", "shop", self._receiver.url_of("/mail-events"))
+        self._send(FIRST + 53, "bob@held.example", status="HOLD", hold_reason="ticket 4713")
+        failing = "SELECT id FROM webhooks WHERE state = 'failing'"
+        until(lambda: self.system.ask(failing), describe="the webhook")
+
     def _quarantine(self) -> None:
+        self._do("webhook", "remove", "shop")  # the fault before
         names = [f"c{n}@suspect.example" for n in range(3)]
         self._send(FIRST + 58, *names, status="HOLD", hold_reason="virus",
                    metadata='{"_quarantineid": "suspects"}')  # fmt: skip

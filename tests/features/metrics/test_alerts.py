@@ -16,16 +16,15 @@ from pgmta_features.events.sequencer import SERIES as EVENT_SERIES
 from pgmta_features.lifecycle.backlog import SERIES as BACKLOG_SERIES
 from pgmta_features.lifecycle.collectors import SERIES as COLLECTOR_SERIES
 from pgmta_features.metrics.queued_series import QUEUED_SERIES, WEB_SERIES
+from pgmta_features.webhooks.poster import SERIES as WEBHOOK_SERIES
 from smtpd.server.smtpd_series import SERIES
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "etc" / "prometheus"
-LIFECYCLE_SERIES = (*COLLECTOR_SERIES, *BACKLOG_SERIES)
-_EVENTS = (*EVENT_SERIES, *FUNCTION_SERIES)
-ALL = {
-    series.name: series
-    for series in (*SERIES, *QUEUED_SERIES, *WEB_SERIES, *LIFECYCLE_SERIES, *_EVENTS)
-}
+FEATURE_SERIES = (
+    *COLLECTOR_SERIES, *BACKLOG_SERIES, *EVENT_SERIES, *FUNCTION_SERIES, *WEBHOOK_SERIES,
+)  # fmt: skip
+ALL = {series.name: series for series in (*SERIES, *QUEUED_SERIES, *WEB_SERIES, *FEATURE_SERIES)}
 _NAME = re.compile(r"\b((?:pgmta|process|node)_[a-z_]+|up)\b")
 _LABELS = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)\s*\"")
 

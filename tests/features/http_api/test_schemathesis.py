@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from pgmta.model import ANY_SENDER
+from pgmta_features.http_api.caller import ANY_CREDENTIAL
 from tests.features.http_api.served import ServedApi, make_key
 from tests.support.packages import folder
 from tests.support.rows import column
@@ -39,7 +40,7 @@ def test_random_requests(
     api: ServedApi, db: psycopg.Connection, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     seconds = pytestconfig.getoption("--api-seconds")
-    token = make_key(db, "shop", senders=[ANY_SENDER])
+    token = make_key(db, "shop", senders=[ANY_SENDER], credentials=[ANY_CREDENTIAL])
     (tmp_path / "random_hooks.py").write_text(_HOOKS)
     taken = tmp_path / "taken"
     taken.touch()

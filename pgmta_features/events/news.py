@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing, suppress
+from weakref import WeakKeyDictionary
 
 import psycopg
 
@@ -47,12 +48,6 @@ class EventNews:
             self._readers -= 1
         return True
 
-    async def close(self) -> None:
-        """Stop listening."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
     def _tell(self) -> None:
         self._came.set()
         self._came = asyncio.Event()
@@ -72,3 +67,11 @@ class EventNews:
                 finally:
                     await connection.close()
             await asyncio.sleep(_RECONNECT_PAUSE_S)
+
+
+_NEWS: WeakKeyDictionary[Resources, EventNews] = WeakKeyDictionary()
+
+
+def event_news(resources: Resources) -> EventNews:
+    """Return the news of a process: all its readers share one connection."""
+    return _NEWS.setdefault(resources, EventNews(resources))

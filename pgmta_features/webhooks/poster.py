@@ -14,6 +14,7 @@ from pgmta.metrics.series import MoreFigures, Series, Values
 from pgmta.postgres import faults
 from pgmta.postgres.link_pool import LinkPool
 from pgmta.service import start_part
+from pgmta_features.events.news import event_news
 from pgmta_features.webhooks.config import WebhookSettings
 from pgmta_features.webhooks.endpoint_loop import EndpointLoop
 from pgmta_features.webhooks.leased_webhooks import (
@@ -36,10 +37,9 @@ LEASE_S = 30.0
 
 _CLAIM_INTERVAL_S = 8.0  # of endpoints that others have left
 _LOOK_INTERVAL_S = 1.0  # for a first endpoint
-_LISTEN_PAUSE_S = 1.0
+_LISTEN_S = 30.0
 _CONNECTIONS = 3  # to PostgreSQL
 _READS_PER_S = 500.0  # of the log of events, by all endpoints together
-_EVENTS_CHANNEL = "pgmta_events"
 
 SERIES = (
     Series("pgmta_queued_webhook_events_total", "counter",
@@ -169,17 +169,10 @@ class Poster:
 
     async def _listen(self) -> None:
         """Wake the loops when events have numbers, until cancelled."""
+        news = event_news(self._process.resources)
         while True:
-            with suppress(psycopg.Error):
-                connection = await self._process.resources.connect("webhook events")
-                try:
-                    await connection.execute(f"LISTEN {_EVENTS_CHANNEL}")
-                    self._wake()
-                    async for _ in connection.notifies():
-                        self._wake()
-                finally:
-                    await connection.close()
-            await asyncio.sleep(_LISTEN_PAUSE_S)
+            if await news.wait(news.mark(), _LISTEN_S):
+                self._wake()
 
     def _wake(self) -> None:
         for loop in self._loops.values():

@@ -20,7 +20,7 @@ from pgmta.metrics.series import MoreFigures, Series, Value, Values
 from pgmta.postgres import faults
 from pgmta.store.admin.upkeep import Look
 from pgmta.store.queries import feature_queries
-from pgmta_features.events.news import EventNews
+from pgmta_features.events.news import event_news
 from queued.process.queued_process import QueuedProcess
 from queued.upkeep.duty import repeat
 
@@ -63,7 +63,7 @@ class FunctionCaller:
 
     def __init__(self, process: QueuedProcess) -> None:
         self._process = process
-        self._news = EventNews(process.resources)
+        self._news = event_news(process.resources)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._alone: dict[str, int] = {}  # events that are taken one by one
         self._events: dict[tuple[str, ...], Value] = {}
@@ -98,7 +98,6 @@ class FunctionCaller:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        await self._news.close()
 
     async def _call(self, name: str, login: str) -> None:
         """Call a function until it fails, or there was nothing for it for a while."""

@@ -20,7 +20,7 @@ from pgmta.config.types import hint
 from pgmta.http.server_connection import connection_of
 from pgmta.store.queries import feature_queries
 from pgmta_features.events.kinds import KINDS
-from pgmta_features.events.news import EventNews
+from pgmta_features.events.news import event_news
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.operation import Answer, Call, Operation, Received, Time
@@ -116,7 +116,7 @@ class _Readers:
     def __init__(self, api: Api) -> None:
         self._database = api.database
         self._site = api.site
-        self._news = EventNews(api.site.resources)
+        self._news = event_news(api.site.resources)
         self._waiting: Counter[str] = Counter()
         self._noted: dict[str, float] = {}  # when a key was last noted as a reader
 

@@ -58,7 +58,7 @@ class Intake:
         self.db = self.stack.enter_context(psycopg.connect(self.uri, autocommit=True))
         self.token = product.api_token()
         smtpd, self.smtp_port = product.start_smtpd(None)
-        api, self.api_port = product.start_api({"limits": {"api_rate": 1_000_000}})
+        api, self.api_port = product.start_api()
         postmaster = self.server.postmaster
         self.groups = {
             "daemons": [smtpd, api],

@@ -58,8 +58,10 @@ class HttpServer(web.Server):
         """Serve a site from now on, also over connections that are open."""
         app = web.Application()
         large = []
+        # aiohttp tries those below /v1/messages in this order for it: the path itself comes first
+        routes = sorted(site.routes, key=lambda each: "{" in each.path)
         for path, route in [(base + route.path, route) for base in dict.fromkeys(("", site.base))
-                            for route in site.routes]:  # fmt: skip
+                            for route in routes]:  # fmt: skip
             resource = app.router.add_resource(path)
             for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
                 self._routes[resource.add_route(method, route.handler)] = route

@@ -29,10 +29,14 @@ _STRANGE_ESCAPE = re.compile(rb"\\u(?:[dD][89a-fA-F]|0000)")
 type Path = tuple[str | int, ...]
 
 
-class _Doubled(dict[str, Any]):
-    """An object with a key that it has twice."""
+class _Twice(Exception):  # noqa: N818 - it is no error yet
+    """An object has a key twice."""
 
-    key = ""
+
+class _Doubled(dict[str, Any]):
+    """An object that has the key `key` twice."""
+
+    key: str
 
 
 def read_json(octets: bytes, apart: str = "") -> Any:
@@ -42,23 +46,12 @@ def read_json(octets: bytes, apart: str = "") -> Any:
     numbers beyond a double, NaN, lone surrogates, and NUL, which PostgreSQL can't store. In a
     member of the list `apart` the last two are left to its check: there is a Problem in its place.
     """
-    doubled = False
-
-    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal doubled
-        found = dict(pairs)
-        if len(found) == len(pairs):
-            return found
-        doubled = True
-        marked, counts = _Doubled(found), Counter(key for key, _ in pairs)
-        marked.key = next(key for key in counts if counts[key] > 1)
-        return marked
-
     try:
         text = octets.decode()
-        value = json.loads(
-            text, object_pairs_hook=object_of, parse_float=_finite, parse_constant=_no_number
-        )
+        try:
+            value = _DECODER.decode(text)
+        except _Twice:
+            raise _twice(text) from None
     except UnicodeDecodeError as error:
         raise _malformed(f"octet {error.start} is not UTF-8") from None
     except json.JSONDecodeError as error:
@@ -67,13 +60,9 @@ def read_json(octets: bytes, apart: str = "") -> Any:
         raise _too_deep() from None
     except ValueError as error:  # a number
         raise _malformed(str(error).partition(":")[0]) from None
-    if _deep(value):
+    # so few brackets are no deeper
+    if octets.count(b"[") + octets.count(b"{") > MAX_DEPTH and _deep(value):
         raise _too_deep()
-    if doubled:
-        for path, each in _walk(value):
-            if isinstance(each, _Doubled):
-                raise Problem(400, "not-json", f"The object has the key {_shown(each.key)} twice.",
-                              pointer=pointer_of(*_short((*path, each.key))))  # fmt: skip
     if _STRANGE_ESCAPE.search(octets):
         if apart and isinstance(value, dict) and isinstance(value.get(apart), list):
             value[apart] = [
@@ -170,6 +159,29 @@ def _path_in(value: Any, loc: Path) -> Path:
     return tuple(path)
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _Twice
+    return found
+
+
+def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found, counts = _Doubled(pairs), Counter(key for key, _ in pairs)
+    if len(found) == len(pairs):
+        return dict(found)
+    found.key = next(key for key in counts if counts[key] > 1)
+    return found
+
+
+def _twice(text: str) -> Problem:
+    """Return the problem of a text with an object that has a key twice."""
+    walk = _walk(json.loads(text, object_pairs_hook=_marked))
+    path, key = next((path, each.key) for path, each in walk if isinstance(each, _Doubled))
+    return Problem(400, "not-json", f"The object has the key {_shown(key)} twice.",
+                   pointer=pointer_of(*_short((*path, key))))  # fmt: skip
+
+
 def _deep(value: Any) -> bool:
     """Return whether a value has more than MAX_DEPTH levels."""
     level = [value] if isinstance(value, _CONTAINERS) else []
@@ -213,6 +225,11 @@ def _finite(text: str) -> float:
 
 def _no_number(_: str) -> NoReturn:
     raise ValueError("NaN and Infinity are no numbers of JSON")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_number
+)
 
 
 def _malformed(reason: str) -> Problem:

@@ -23,9 +23,9 @@ class ApiLimits(Section):
     api_body: Annotated[Size, AfterValidator(_not_too_large)] = Field(
         default=1 << 20, description="octets of a body of JSON for the API, at most; up to 10MB"
     )
-    api_rate: Whole = Field(
-        default=1000,
+    api_rate: Whole | None = Field(
+        default=None,
         ge=1,
         le=1_000_000,
-        description="requests of an API key per second and process, at most",
+        description="requests of an API key per second and process, at most; null: any number",
     )

@@ -72,7 +72,7 @@ _PROBLEM: dict[str, Any] = {
 _HEADERS: dict[str, Any] = {
     "RateLimit": {
         "description": "Requests that the key has left at once, and the seconds until it has all "
-        "(draft-ietf-httpapi-ratelimit-headers).",
+        "(draft-ietf-httpapi-ratelimit-headers). Without a limit there is no such field.",
         "schema": {"type": "string"}, "example": '"key";r=999;t=1',
     },
     "RateLimit-Policy": {

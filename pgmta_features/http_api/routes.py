@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from aiohttp import web
@@ -45,7 +45,7 @@ log = get("api")
 
 
 class ApiRoutes:
-    """Serves the operations. Each answer of it has its limits in the fields RateLimit."""
+    """Serves the operations. If requests of a key are limited, answers say so by RateLimit."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -179,6 +179,8 @@ class ApiRoutes:
         The fields are those of draft-ietf-httpapi-ratelimit-headers-10.
         """
         limit = self._api.limits.api_rate
+        if limit is None:
+            return {}
         left = self._rates.take(caller.name, limit)
         fields = {
             "RateLimit-Policy": f'"key";q={limit};w=1',
@@ -216,16 +218,22 @@ def _path(request: web.Request) -> dict[str, str]:
 
 def _query(operation: Operation, request: web.Request) -> Any:
     """Return the query as the model of the operation. Raises Problem."""
-    names = list(request.query.keys())
+    given = request.query
+    names = list(given)
+    if not names:
+        return operation.query and _without_parameters(operation.query)
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise Problem(400, "invalid", "A parameter is there twice.",
                       errors=[{"parameter": twice, "detail": "It is there twice."}])  # fmt: skip
     if operation.query is None:
-        if names:
-            raise Problem(400, "invalid", "The operation has no parameters.",
-                          errors=[{"parameter": names[0], "detail": "Unknown."}])  # fmt: skip
-        return None
-    return checked_query(dict(request.query), operation.query)
+        raise Problem(400, "invalid", "The operation has no parameters.",
+                      errors=[{"parameter": names[0], "detail": "Unknown."}])  # fmt: skip
+    return checked_query(dict(given), operation.query)
+
+
+@cache
+def _without_parameters(model: type[BaseModel]) -> BaseModel:
+    return checked_query({}, model)
 
 
 async def _body(

@@ -203,7 +203,8 @@ def mail_object(caller: Caller, message: Message, begin: Path = ()) -> MailObjec
         senders = Senders.of(caller)
         senders.check(mail["sender"], "sender" if message.sender is not None else "from", begin)
         if author:
-            senders.check(address_of(author), "from", begin)
+            if (address := address_of(author)) != mail["sender"]:
+                senders.check(address, "from", begin)
         elif not mail["sender"]:
             raise _missing("from", "The sender is empty, so give an address for From.", begin)
     _finish(caller, mail, begin)
@@ -228,7 +229,7 @@ def _finish(caller: Caller, mail: MailObject, begin: Path) -> None:
         raise Problem(422, "invalid", "Keys that begin with _ belong to pgmta.",
                       pointer=pointer_of(*begin, "metadata", own))  # fmt: skip
     credential = mail.get("metadata", {}).get("credential")
-    check_credential(caller, credential, pointer_of(*begin, "metadata", "credential"))
+    check_credential(caller, credential, (*begin, "metadata", "credential"))
     priority = priority_of(caller, mail.get("priority"), _USUAL_PRIORITY, begin)
     if priority != _USUAL_PRIORITY:
         mail["priority"] = priority

@@ -96,7 +96,7 @@ def tenant_of(caller: Caller, named: str | None, begin: Path = ()) -> str:
     return caller.tenant
 
 
-def check_credential(caller: Caller, named: Any, pointer: str) -> None:
+def check_credential(caller: Caller, named: Any, place: Path) -> None:
     """Raise Problem if the key may not have mail sent by a credential; None is no credential.
 
     Routes and budgets go by it, and those of another tenant are not for the mail of the key.
@@ -110,7 +110,7 @@ def check_credential(caller: Caller, named: Any, pointer: str) -> None:
         else "it may name none. Ask your operator for it"
     )  # fmt: skip
     raise Problem(403, "credential-refused", f"The key may not name this credential; {known}.",
-                  pointer=pointer)  # fmt: skip
+                  pointer=pointer_of(*place))  # fmt: skip
 
 
 def priority_of(caller: Caller, named: int | None, usual: int, begin: Path = ()) -> int:

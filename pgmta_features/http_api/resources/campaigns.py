@@ -300,7 +300,7 @@ class _Campaigns:
         """Make a campaign."""
         given = call.body.model_dump()
         given["tenant"] = tenant_of(call.caller, call.body.tenant)
-        check_credential(call.caller, given["credential"], "/credential")
+        check_credential(call.caller, given["credential"], ("credential",))
         given["priority"] = priority_of(call.caller, given["priority"], _USUAL_PRIORITY)
         async with self._database.operating(call.caller) as db:
             table = ListTable(db, call.caller.acting)
@@ -466,7 +466,7 @@ class _Campaigns:
                 campaign = await ListTable(db, call.caller.acting).campaign(number)
                 settings = await table.settings(number)
                 _check_senders(call.caller, campaign, settings["sender"])
-                check_credential(call.caller, campaign.row["credential"], "")
+                check_credential(call.caller, campaign.row["credential"], ())
             yield db, number
 
 

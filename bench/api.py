@@ -11,7 +11,7 @@ import click
 import psycopg
 
 from bench import cpu
-from bench.api_client import WARM_UP_MAILS
+from bench.api_client import UPLOAD_OCTETS, WARM_UP_MAILS
 from bench.columns import aligned, number
 from bench.corpus import Plan
 from bench.daemons import Product
@@ -29,14 +29,16 @@ from bench.options import (
 )
 from bench.progress import log
 
-MIN_POSTS_PER_S, MIN_RATIO_SMTP, MIN_RATIO_CLIENT = 3000.0, 0.5, 0.7
+MIN_POSTS_PER_S, MIN_RATIO_SMTP, MIN_RATIO_CLIENT, MAX_MB = 3000.0, 0.5, 0.7, 150.0
 ABOUT = f"""Measure mail that comes by the HTTP API: single messages and batches.
 
 Each of --rounds has --mails by SMTP, by POST without and with an Idempotency-Key, in batches, and
-by Client.send_many(), each over its usual number of connections. The server of the API is one
-process, and no mail is delivered. {EXIT_CODES_HELP}POST is under {MIN_POSTS_PER_S:,.0f}/s and under
-{MIN_RATIO_SMTP:.0%} of SMTP, or batches are under {MIN_RATIO_CLIENT:.0%} of Client.send_many()."""
-TIMEOUT_S = 180.0
+by Client.send_many(), each over its usual number of connections. At the end come --uploads of
+{UPLOAD_OCTETS / 1e6:.0f} MB at once. The server of the API is one process, and no mail is
+delivered. {EXIT_CODES_HELP}POST is under {MIN_POSTS_PER_S:,.0f}/s and under {MIN_RATIO_SMTP:.0%} of
+SMTP, batches are under {MIN_RATIO_CLIENT:.0%} of Client.send_many(), or the server of the API takes
+over {MAX_MB:.0f} MB."""
+TIMEOUT_S, UPLOADS_TIMEOUT_S = 180.0, 900.0
 WAYS = ("SMTP", "POST", "POST with a key", "batches", "Client.send_many")
 
 
@@ -58,10 +60,10 @@ class Intake:
         self.db = self.stack.enter_context(psycopg.connect(self.uri, autocommit=True))
         self.token = product.api_token()
         smtpd, self.smtp_port = product.start_smtpd(None)
-        api, self.api_port = product.start_api()
+        self.api, self.api_port = product.start_api({"limits": {"address_connections": 2000}})
         postmaster = self.server.postmaster
         self.groups = {
-            "daemons": [smtpd, api],
+            "daemons": [smtpd, self.api],
             "PostgreSQL": [postmaster] if postmaster else [],
         }
         return self
@@ -95,6 +97,21 @@ class Intake:
             for name in before.groups
         }
 
+    def upload(self, number: int) -> dict[str, float]:
+        """Send large mails at once; return their rate, and the largest memory of the API in MB."""
+        helper, _ = self._client("uploads", number)
+        try:
+            helper.wait("ready", TIMEOUT_S)
+            helper.tell("go")
+            found = helper.wait("result", UPLOADS_TIMEOUT_S)
+        finally:
+            helper.close()
+        if found["ids"] != number:
+            self.notes.append(f"{found['ids']} of {number} uploads taken")
+        status = Path(f"/proc/{self.api}/status").read_text()
+        largest = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+        return {"MB/s": number * UPLOAD_OCTETS / found["seconds"] / 1e6, "MB of the API": largest}
+
     def _source(self, mails: int) -> tuple[Helper, int]:
         plan = Plan(secrets.token_hex(4), mails, self.size, 1, 50)
         config = {
@@ -104,11 +121,11 @@ class Intake:
         return Helper("source", config, self.directory / "source.log"), 0
 
     def _client(self, way: str, mails: int) -> tuple[Helper, int]:
-        work = {"batches": "batches", "Client.send_many": "client"}.get(way, "posts")
+        works = {"batches": "batches", "Client.send_many": "client", "uploads": "uploads"}
         config: dict[str, Any] = {
-            "work": work, "mails": mails, "size": self.size, "connections": self.connections,
-            "port": self.api_port, "token": self.token, "uri": self.uri,
-            "keys": way == "POST with a key", "first": self.first,
+            "work": works.get(way, "posts"), "mails": mails, "size": self.size,
+            "connections": self.connections, "port": self.api_port, "token": self.token,
+            "uri": self.uri, "keys": way == "POST with a key", "first": self.first,
         }  # fmt: skip
         self.first += mails + WARM_UP_MAILS
         return Helper("api_client", config, self.directory / "client.log"), WARM_UP_MAILS + 2
@@ -119,6 +136,7 @@ class Intake:
 @click.option("--mails", default=10000, type=click.IntRange(1000), help="Mails of a measurement.")
 @click.option("--size", default=4096, type=click.IntRange(16), help="Octets of a text.")
 @click.option("--connections", default=50, type=click.IntRange(1), help="Kept connections.")
+@click.option("--uploads", default=200, type=click.IntRange(1), help="Large mails at once.")
 @click.option("--rounds", default=3, type=click.IntRange(1), help="Rounds; medians count.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(
@@ -127,6 +145,7 @@ def main(
     mails: int,
     size: int,
     connections: int,
+    uploads: int,
     rounds: int,
     json_: bool,
 ) -> None:
@@ -141,6 +160,7 @@ def main(
                     measured[way].append(run.send(way, mails))
                 line = ", ".join(f"{way} {measured[way][-1]['mails/s']:,.0f}" for way in WAYS)
                 log(f"round {turn + 1}: {line}")
+            large = run.upload(uploads)
     found = {
         way: {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
         for way, turns in measured.items()
@@ -149,16 +169,18 @@ def main(
     smtp, posts = rates["POST"] / rates["SMTP"], rates["POST"]
     client = rates["batches"] / rates["Client.send_many"]
     if json_:
-        click.echo(dump({"about": about, **found}))
+        click.echo(dump({"about": about, **found, "uploads": large}))
     else:
         lines = [["", *found["SMTP"]]]
         lines += [[way, *map(number, figures.values())] for way, figures in found.items()]
         click.echo(f"{about}\n\n{aligned(lines)}\n")
         click.echo(f"POST to SMTP {smtp:.2f}, batches to Client.send_many {client:.2f}")
+        click.echo(f"{uploads} uploads: " + ", ".join(f"{large[n]:.0f} {n}" for n in large))
     missed = {
         f"{posts:,.0f} POST/s, {smtp:.2f} of SMTP": posts < MIN_POSTS_PER_S
         and smtp < MIN_RATIO_SMTP,
         f"batches {client:.2f} of Client.send_many": client < MIN_RATIO_CLIENT,
+        f"the API took {large['MB of the API']:.0f} MB": large["MB of the API"] > MAX_MB,
     }
     finish(run.notes, [text for text, miss in missed.items() if miss])
 

@@ -18,6 +18,9 @@ from bench.helper import listen, run, say
 from pgmta import Client, Mail
 
 BATCH_MAILS = 500
+UPLOAD_OCTETS = 20_000_000
+"""Of each file that is uploaded."""
+_PIECE = bytes(range(256)) * 256
 WARM_UP_MAILS = 200
 """So many mails are sent before the measurement by POST, and a batch by each connection else."""
 
@@ -83,13 +86,16 @@ class Sender:
 
     def _request(self, path: str, value: Any, key: int) -> bytes:
         body = json.dumps(value).encode()
+        more = f"Idempotency-Key: {key}" if self._config["keys"] else ""
+        return self._head(path, "application/json", len(body), more) + body
+
+    def _head(self, path: str, kind: str, length: int, more: str = "") -> bytes:
         lines = [
-            f"POST /v1/messages{path} HTTP/1.1", "Host: bench", "Content-Type: application/json",
-            f"Authorization: Bearer {self._config['token']}", f"Content-Length: {len(body)}",
+            f"POST /v1/messages{path} HTTP/1.1", "Host: bench", f"Content-Type: {kind}",
+            f"Authorization: Bearer {self._config['token']}", f"Content-Length: {length}",
+            *([more] if more else []),
         ]  # fmt: skip
-        if self._config["keys"]:
-            lines.append(f"Idempotency-Key: {key}")
-        return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+        return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
     async def _send(self, requests: list[bytes], connections: int) -> float:
         answers: list[tuple[int, bytes]] = []
@@ -104,11 +110,14 @@ class Sender:
         await asyncio.gather(*(protocol.done for _, protocol in made))
         seconds = time.perf_counter() - began
         for status, body in answers:
-            found = json.loads(body)
-            if status != 202:
-                raise RuntimeError(f"{status} {body[:300]!r}")
-            self.ids.update(each["id"] for each in found.get("data", [found]))
+            self._note(status, body)
         return seconds
+
+    def _note(self, status: int, body: bytes) -> None:
+        found = json.loads(body)
+        if status != 202:
+            raise RuntimeError(f"{status} {body[:300]!r}")
+        self.ids.update(each["id"] for each in found.get("data", [found]))
 
     async def posts(self, first: int, number: int) -> float:
         """Send mails, each by a request; return the seconds."""
@@ -138,6 +147,30 @@ class Sender:
         self.ids.update(str(each.id) for each in results if each.id)
         return seconds
 
+    async def uploads(self, first: int, number: int) -> float:
+        """Send mails with a file each by multipart/form-data, all at once; return the seconds."""
+        began = time.perf_counter()
+        await asyncio.gather(*map(self._upload, range(first, first + number)))
+        return time.perf_counter() - began
+
+    async def _upload(self, number: int) -> None:
+        part = "--b\r\nContent-Disposition: form-data; name="
+        before = (
+            f'{part}"message"\r\n\r\n{json.dumps(mail_of(number, "x"))}\r\n'
+            f'{part}"f"; filename="a.bin"\r\n\r\n'
+        ).encode()
+        length = len(before) + UPLOAD_OCTETS + len(b"\r\n--b--\r\n")
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._config["port"])
+        writer.write(self._head("", "multipart/form-data; boundary=b", length) + before)
+        for start in range(0, UPLOAD_OCTETS, len(_PIECE)):
+            writer.write(_PIECE[: UPLOAD_OCTETS - start])
+            await writer.drain()
+        writer.write(b"\r\n--b--\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        self._note(int(head[9:12]), await reader.readexactly(length))
+        writer.close()
+
     def _mail(self, number: int) -> Mail:
         given = mail_of(number, self._text)
         return Mail(sender="shop@example.org", from_=given.pop("from"), **given)
@@ -149,10 +182,12 @@ async def produce(config: dict[str, Any]) -> None:
     listen(asyncio.get_running_loop(), lambda word: going.set())
     sender = Sender(config)
     works: dict[str, Callable[[int, int], Awaitable[float]]] = {
-        "posts": sender.posts, "batches": sender.batches, "client": sender.client
+        "posts": sender.posts, "batches": sender.batches, "client": sender.client,
+        "uploads": sender.uploads,
     }  # fmt: skip
     work = works[config["work"]]
-    await work(config["first"], WARM_UP_MAILS)
+    if config["work"] != "uploads":
+        await work(config["first"], WARM_UP_MAILS)
     sender.ids.clear()
     say(**{"is": "ready"})
     await going.wait()

@@ -29,7 +29,7 @@ _STRANGE_ESCAPE = re.compile(rb"\\u(?:[dD][89a-fA-F]|0000)")
 type Path = tuple[str | int, ...]
 
 
-class _Twice(Exception):  # noqa: N818 - it is no error yet
+class _Twice(Exception):
     """An object has a key twice."""
 
 

@@ -20,35 +20,38 @@ DECLARE
     pictures integer;
     files integer;
 BEGIN
+    -- unnest() would write large contents to a temporary file each time, and so would a sort of them
     SELECT min(place) FILTER (WHERE fault IS NOT NULL),
         (array_agg(fault ORDER BY place) FILTER (WHERE fault IS NOT NULL))[1],
         array_agg(name ORDER BY place), count(content_id), count(*) - count(content_id)
     INTO bad, reason, names, pictures, files
     FROM (
-        SELECT *, submit_attachment_fault(name, coalesce(type, 'application/octet-stream'), content, content_id,
-                has_html, count(*) OVER (PARTITION BY btrim(content_id, '<>'))) AS fault
-        FROM unnest(attachments) WITH ORDINALITY AS each (name, type, content, content_id, place)
+        SELECT place, name, content_id, submit_attachment_fault(name, coalesce(type, 'application/octet-stream'), content,
+                content_id, has_html, count(*) OVER (PARTITION BY btrim(content_id, '<>'))) AS fault
+        FROM generate_subscripts(attachments, 1) WITH ORDINALITY AS each (n, place),
+            LATERAL (SELECT (attachments[n]).*) AS file
     ) AS judged;
     IF bad IS NOT NULL THEN
         PERFORM submit_refuse('attachments', reason, format('Attachment %s of %s: %s', bad, cardinality(attachments),
             coalesce(to_json(left(names[bad], 100))::text, 'null')), 'docs/programs/composed.md has the arguments.');
-    ELSIF (SELECT sum(octet_length(content)) FROM unnest(attachments)) > most THEN
+    ELSIF (SELECT sum(octet_length((attachments[n]).content)) FROM generate_subscripts(attachments, 1) AS n) > most THEN
         PERFORM submit_refuse('attachments', format('they are over %s octets', most), NULL, 'Send fewer, or a link.');
     END IF;
     IF getdatabaseencoding() <> 'UTF8' THEN
-        PERFORM submit_text('attachments', each.name) FROM unnest(attachments) AS each;
+        PERFORM submit_text('attachments', (attachments[n]).name) FROM generate_subscripts(attachments, 1) AS n;
     END IF;
-    SELECT coalesce(string_agg(part, '' ORDER BY place) FILTER (WHERE content_id IS NOT NULL)
+    SELECT coalesce(string_agg(part, '') FILTER (WHERE content_id IS NOT NULL)
             || convert_to(concat(E'\r\n--', boundary, E'r--\r\n'), 'UTF8'), '')
         || CASE WHEN has_body AND has_html THEN convert_to(concat(E'\r\n--', boundary, E'a--\r\n'), 'UTF8') ELSE '' END
-        || coalesce(string_agg(part, '' ORDER BY place) FILTER (WHERE content_id IS NULL)
+        || coalesce(string_agg(part, '') FILTER (WHERE content_id IS NULL)
             || convert_to(concat(E'\r\n--', boundary, E'm--\r\n'), 'UTF8'), '')
     INTO tail
-    FROM unnest(attachments) WITH ORDINALITY AS each (name, type, content, content_id, place),
+    FROM generate_subscripts(attachments, 1) AS n, LATERAL (SELECT (attachments[n]).*) AS file,
         LATERAL (SELECT submit_part(boundary, name, coalesce(type, 'application/octet-stream'), content,
             btrim(content_id, '<>')) AS part OFFSET 0) AS encoded;
     kind := concat(CASE WHEN files = 0 THEN 'related' WHEN pictures = 0 THEN 'mixed' ELSE 'both' END,
-        CASE WHEN (SELECT bool_or(submit_eight_bit(type, content)) FROM unnest(attachments)) THEN ' 8bit' END);
+        CASE WHEN (SELECT bool_or(submit_eight_bit((attachments[n]).type, (attachments[n]).content))
+        FROM generate_subscripts(attachments, 1) AS n) THEN ' 8bit' END);
 END $$;
 COMMENT ON FUNCTION submit_tail IS
     'The rest of the content behind the last text: pictures in multipart/related, the end of multipart/alternative, '

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import socket
+from base64 import b64decode
 from concurrent.futures import Future, ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
+from random import Random
 
 import psutil
 import psycopg
@@ -35,7 +38,8 @@ class Upload:
         before, _, after = body.partition(b"%")
         self._octets, self._after = octets, after
         self._sent = 0
-        self._piece = bytes([number]) * _PIECE
+        self._piece = Random(number).randbytes(_PIECE)
+        self.digest = sha256()
         self._socket = socket.create_connection(("127.0.0.1", port), 600)
         head = {
             "Host": "api", "Authorization": f"Bearer {token}", "Connection": "close",
@@ -49,6 +53,7 @@ class Upload:
         while self._sent < upto:
             piece = self._piece[: upto - self._sent]
             self._socket.sendall(piece)
+            self.digest.update(piece)
             self._sent += len(piece)
 
     def finish(self) -> int:
@@ -60,6 +65,16 @@ class Upload:
             answer += octets
         self._socket.close()
         return int(answer[9:12])
+
+
+def _file_of(db: psycopg.Connection, message: int) -> str:
+    """Return the digest of the file that a mail has."""
+    chunks = db.execute(
+        "SELECT data FROM message_chunks WHERE message_id = %s ORDER BY position", [message]
+    )
+    tail = b"".join(data for (data,) in chunks)
+    octets = tail.partition(b"\r\n\r\n")[2].rpartition(b"\r\n--")[0]
+    return sha256(b64decode(octets)).hexdigest()
 
 
 @pytest.mark.slow
@@ -92,5 +107,6 @@ def test_uploads_are_not_in_memory(
         assert {each.result() for each in finished} == {202}
     print(f"{largest / 1e6:.0f} MB")
     assert largest < MAX_MB << 20
-    assert column(db, "SELECT count(*) FROM messages") == [UPLOADS]
+    stored = [_file_of(db, message) for message in column(db, "SELECT id FROM messages")]
+    assert sorted(stored) == sorted(each.digest.hexdigest() for each in uploads)
     assert column(db, "SELECT count(*) FROM api_uploads") == [0]

@@ -361,6 +361,8 @@ class _Campaigns:
         body: Copy = call.body
         async with self._campaign(call, sends=True, timeout_s=WORK_TIMEOUT_S) as (db, number):
             table = CampaignTable(db, call.caller.acting)
+            settings = await table.settings(number)
+            priority_of(call.caller, settings["priority"], _USUAL_PRIORITY)  # it has the same
             await table.copy(number, body.model_dump())
             answer = await _books(call, db, await table.find(_tenant(call), body.name), body.name)
         return replace(answer, status=201, headers=self._location(body.name, call.query.tenant))
@@ -575,7 +577,7 @@ def operations(api: Api) -> list[Operation]:
             body=Copy,
             query=TenantQuery,
             answers={201: Campaign},
-            problems=(*usual, *sends),
+            problems=(*usual, *sends, "priority-refused"),
         ),
         Operation(
             method="POST",

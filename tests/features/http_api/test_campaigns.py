@@ -113,6 +113,9 @@ def test_a_campaign_is_changed_copied_and_deleted(api: ServedApi, db: psycopg.Co
     assert api.send("DELETE", f"{PATH}/may", token).status == 409
     assert api.send("DELETE", ONE, token).status == 204
     assert column(db, "SELECT name FROM campaigns") == ["may"]
+    db.execute("UPDATE campaigns SET priority = 1")  # as an operator may have made it
+    refused = api.send("POST", f"{PATH}/may/copy", token, {"name": "june"})
+    assert (refused.status, refused.members["type"]) == (403, "urn:pgmta:problem:priority-refused")
 
 
 def test_mistakes_store_nothing(api: ServedApi, db: psycopg.Connection) -> None:

@@ -7,6 +7,7 @@ import pytest
 from psycopg import errors
 
 from tests.features.events.event_log import (
+    CONTENT,
     events,
     kinds,
     number,
@@ -15,6 +16,7 @@ from tests.features.events.event_log import (
     subscribe,
 )
 from tests.support.rows import attempt, fetch, row
+from tests.support.shop_login import shop_login
 
 TRIGGERS = "SELECT tgname FROM pg_trigger WHERE tgname LIKE '%_events' AND tgparentid = 0"
 OF_LOG = {"failed": "bounced", "deleted": "cancelled"}
@@ -198,3 +200,40 @@ def test_new_days_of_the_log_have_the_triggers(db: psycopg.Connection) -> None:
     attempt(db, ended_at=fetch(db, "SELECT now() + interval '8 days'")[0])
     db.execute("UPDATE attempts SET complained_at = now()")
     assert kinds(db) == ["deferred", "complained"]
+
+
+EVIL = """
+CREATE SEQUENCE evil.ran;
+CREATE FUNCTION evil.now() RETURNS timestamptz LANGUAGE sql
+    AS $$ SELECT nextval('evil.ran'); SELECT clock_timestamp() $$;
+CREATE FUNCTION evil.nextval(regclass) RETURNS bigint LANGUAGE sql
+    AS $$ SELECT pg_catalog.nextval('evil.ran') $$;
+CREATE FUNCTION evil.eq(pg_catalog.text, pg_catalog.text) RETURNS boolean LANGUAGE sql
+    AS $$ SELECT pg_catalog.nextval('evil.ran') > 0 $$;
+CREATE OPERATOR evil.= (LEFTARG = pg_catalog.text, RIGHTARG = pg_catalog.text, FUNCTION = evil.eq);
+CREATE DOMAIN evil.text AS pg_catalog.text CHECK (evil.eq(VALUE, VALUE));
+CREATE DOMAIN evil.int8 AS pg_catalog.int8 CHECK (evil.eq('', ''));
+CREATE TEMP TABLE mail_events (id pg_catalog.int8);
+CREATE TEMP TABLE event_commits (id pg_catalog.int8);
+CREATE TEMP TABLE added (kind pg_catalog.text);
+CREATE TEMP SEQUENCE event_commit_ids;
+SET search_path = evil, pg_temp, public, pg_catalog;
+"""
+
+
+def test_names_of_the_caller_mean_nothing_to_the_triggers(
+    db: psycopg.Connection, database: str
+) -> None:
+    """They run with the rights of the owner, in the session of whoever submits."""
+    subscribe(db)
+    with shop_login(database) as uri, psycopg.connect(uri, autocommit=True) as shop:
+        db.execute(f"CREATE SCHEMA evil AUTHORIZATION {shop.info.user}".encode())
+        shop.execute(EVIL.encode())
+        (message,) = shop.execute(
+            "SELECT pgmta.submit('s@a.example', ARRAY['r@b.example']::pg_catalog.text[], %s)",
+            (CONTENT,),
+        ).fetchone() or (0,)
+        shop.execute("SELECT pgmta.cancel(%s)", (message,))
+        assert kinds(db) == ["accepted", "cancelled"]
+        assert fetch(db, "SELECT is_called FROM evil.ran") == (False,)
+        db.execute("DROP SCHEMA evil CASCADE")

@@ -100,8 +100,9 @@ ALTER TABLE attempts REPLICA IDENTITY FULL;
 ALTER TABLE attempts_default REPLICA IDENTITY FULL;
 COMMENT ON TABLE attempts_default IS 'Catches rows of days without a partition; normally empty.';
 
-CREATE INDEX attempts_message_id ON attempts (message_id);
-COMMENT ON INDEX attempts_message_id IS 'queuectl show.';
+CREATE INDEX attempts_message_id ON attempts (message_id, row_id);
+COMMENT ON INDEX attempts_message_id IS
+    'queuectl show, and the entries of one recipient of a message to thousands.';
 CREATE INDEX attempts_recipient ON attempts (recipient);
 COMMENT ON INDEX attempts_recipient IS 'What became of the mail for an address.';
 CREATE INDEX attempts_unknown ON attempts (ended_at, message_id) WHERE event = 'unknown';

@@ -149,8 +149,9 @@ BEGIN
                 WHERE a.message_id = f.message_id AND a.ended_at >= f.at - interval '1 hour'
                     AND a.ended_at <= now() + interval '1 hour'
             ) AS r
-            WHERE f.row_id IS NULL OR r.id = f.row_id
-        ) AS o ON f.ended_at IS NULL
+            -- the first condition here, and not behind ON, where both tables would be read for each event
+            WHERE f.ended_at IS NULL AND (f.row_id IS NULL OR r.id = f.row_id)
+        ) AS o ON true
     ), shown AS MATERIALIZED (
         SELECT * FROM known AS k
         WHERE (events_read.viewer IS NULL OR k.submitted_by = events_read.viewer)

@@ -107,7 +107,8 @@ class Intake:
         finally:
             helper.close()
         if found["ids"] != number:
-            self.notes.append(f"{found['ids']} of {number} uploads taken")
+            first = found["failures"][0]
+            self.notes.append(f"{found['ids']} of {number} uploads taken, the others: {first}")
         status = Path(f"/proc/{self.api}/status").read_text()
         largest = int(status.partition("VmHWM:")[2].split()[0]) / 1024
         return {"MB/s": number * UPLOAD_OCTETS / found["seconds"] / 1e6, "MB of the API": largest}

@@ -83,6 +83,7 @@ class Sender:
         self._config = config
         self._text = body_of(config["size"])
         self.ids: set[str] = set()
+        self.failures: list[str] = []
 
     def _request(self, path: str, value: Any, key: int) -> bytes:
         body = json.dumps(value).encode()
@@ -150,7 +151,9 @@ class Sender:
     async def uploads(self, first: int, number: int) -> float:
         """Send mails with a file each by multipart/form-data, all at once; return the seconds."""
         began = time.perf_counter()
-        await asyncio.gather(*map(self._upload, range(first, first + number)))
+        sent = [*map(self._upload, range(first, first + number))]
+        found = await asyncio.gather(*sent, return_exceptions=True)
+        self.failures += [repr(each) for each in found if each]
         return time.perf_counter() - began
 
     async def _upload(self, number: int) -> None:
@@ -192,7 +195,7 @@ async def produce(config: dict[str, Any]) -> None:
     say(**{"is": "ready"})
     await going.wait()
     seconds = await work(config["first"] + WARM_UP_MAILS, config["mails"])
-    say(**{"is": "result"}, seconds=seconds, ids=len(sender.ids))
+    say(**{"is": "result"}, seconds=seconds, ids=len(sender.ids), failures=sender.failures)
     await asyncio.Event().wait()  # cancelled when standard input ends
 
 

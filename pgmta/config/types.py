@@ -37,6 +37,7 @@ MAX_DURATION_S = 36525 * 86400.0
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+(?=\s*[KMGT]))?)\s*(?:([KMGT])(?:I?B)?|B)?", re.IGNORECASE)
 
+_MAX_WORD_CHARACTERS = 100  # that are compared: a longer word is no slip of a known one
 _ALIKE_LETTERS = 4  # words that begin with the same letters are more likely meant
 
 
@@ -51,7 +52,7 @@ class SectionError(ValueError):
 
 def hint(word: str, known: Iterable[str]) -> str:
     """Return advice on an unknown word: the nearest known word, or all of them."""
-    known = list(known)
+    known, word = list(known), word[:_MAX_WORD_CHARACTERS]
     folded = {each.lower(): each for each in reversed(known)}
     close = difflib.get_close_matches(word.lower(), folded)
     # for example, `retries` is meant as `retry` rather than as `metrics`

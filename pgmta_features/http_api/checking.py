@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NoReturn
 
 from pydantic import BaseModel, ValidationError
@@ -24,6 +25,8 @@ _MAX_ERRORS = 20  # that an answer names
 _MAX_WORD_CHARACTERS = 100  # of an unknown key
 _CONTAINERS = (dict, list)
 _STRANGE = re.compile("[\0\ud800-\udfff]")
+_MAX_TOKENS = 250_000  # texts, commas and brackets outside of them; a mail has some thirty
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)|[,\[{]', re.DOTALL)
 _STRANGE_ESCAPE = re.compile(rb"\\u(?:[dD][89a-fA-F]|0000)")
 
 type Path = tuple[str | int, ...]
@@ -42,10 +45,12 @@ class _Doubled(dict[str, Any]):
 def read_json(octets: bytes, apart: str = "") -> Any:
     """Return the value of a JSON text. Raises Problem, with the place where that is known.
 
-    Refused are: other encodings than UTF-8, more than MAX_DEPTH levels, a key twice in an object,
-    numbers beyond a double, NaN, lone surrogates, and NUL, which PostgreSQL can't store. In a
-    member of the list `apart` the last two are left to its check: there is a Problem in its place.
+    Refused are: other encodings than UTF-8, more than MAX_DEPTH levels, some 100,000 values, a key
+    twice in an object, numbers beyond a double, NaN, lone surrogates, and NUL, which PostgreSQL
+    can't store. A member of the list `apart` with one of the last two becomes the Problem.
     """
+    if _too_many(octets):
+        raise Problem(400, "not-json", "The body has too many values: over some 100,000.")
     try:
         text = octets.decode()
         try:
@@ -73,12 +78,15 @@ def read_json(octets: bytes, apart: str = "") -> Any:
     return value
 
 
-def checked_body[M: BaseModel](value: Any, model: type[M]) -> M:
-    """Return a body as its model. Raises Problem with a pointer for each mistake."""
+def checked_body[M: BaseModel](value: Any, model: type[M], begin: Path = ()) -> M:
+    """Return a body, or its value at `begin`, as its model.
+
+    Raises Problem with a pointer for each mistake.
+    """
     try:
-        return model.model_validate(value)
+        return model.model_validate(_with_few_unknown(value, model))
     except ValidationError as error:
-        raise invalid(error, model, value) from None
+        raise _invalid(error, model, value, begin) from None
 
 
 def checked_query[M: BaseModel](fields: Mapping[str, str], model: type[M]) -> M:
@@ -103,10 +111,18 @@ def checked_query[M: BaseModel](fields: Mapping[str, str], model: type[M]) -> M:
         raise Problem(400, "invalid", detail, errors=found) from None
 
 
-def invalid(
-    error: ValidationError, model: type[BaseModel], value: Any, begin: Path = ()
-) -> Problem:
-    """Return the problem of a value that does not fit its model, and is at `begin` of the body."""
+def _with_few_unknown(value: Any, model: type[BaseModel]) -> Any:
+    """Return an object without most of its unknown keys, if it has more than an answer names."""
+    if not isinstance(value, dict) or len(value) <= _MAX_ERRORS:
+        return value
+    known = {field.alias or name for name, field in model.model_fields.items()}
+    unknown = [key for key in value if key not in known]
+    for key in unknown[_MAX_ERRORS:]:
+        del value[key]
+    return value
+
+
+def _invalid(error: ValidationError, model: type[BaseModel], value: Any, begin: Path) -> Problem:
     found = []
     # an unknown key first: it is often the one that another lacks
     errors = sorted(
@@ -180,6 +196,15 @@ def _twice(text: str) -> Problem:
     path, key = next((path, each.key) for path, each in walk if isinstance(each, _Doubled))
     return Problem(400, "not-json", f"The object has the key {_shown(key)} twice.",
                    pointer=pointer_of(*_short((*path, key))))  # fmt: skip
+
+
+def _too_many(octets: bytes) -> bool:
+    """Return whether a JSON text would take the process for seconds.
+
+    Memory too: a list has 64 octets, and its text two.
+    """
+    tokens = _TOKEN.finditer(octets) if len(octets) > _MAX_TOKENS else ()
+    return next(islice(tokens, _MAX_TOKENS, None), None) is not None
 
 
 def _deep(value: Any) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, SkipValidation, ValidationError
+from pydantic import BeforeValidator, ConfigDict, FailFast, Field, SkipValidation
 from pydantic.config import JsonDict
 from pydantic_core import to_json
 
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.checking import Path, invalid
+from pgmta_features.http_api.checking import Path, checked_body
 from pgmta_features.http_api.intake.senders import (
     Senders,
     address_of,
@@ -23,6 +23,7 @@ from pgmta_features.http_api.problem import Problem, pointer_of
 
 MAX_BATCH_MAILS = 1000
 MAX_BATCH_OCTETS = 10 << 20
+_MAX_FIELDS = 1000  # of a header
 _USUAL_PRIORITY = 5  # as of submit_mails()
 
 _TIME: JsonDict = {"format": "date-time"}
@@ -47,8 +48,16 @@ _PARTS_KEYS = (
     "sender",
 )
 
+type _Texts = Annotated[list[str], FailFast()]  # the first mistake of a thousand is enough
 type MailObject = dict[str, Any]
 """A mail with the keys of submit_mails()."""
+
+
+def _few(fields: Any) -> Any:
+    """Return fields of a header unless there are so many that their mistakes would take seconds."""
+    if isinstance(fields, dict) and len(fields) > _MAX_FIELDS:
+        raise ValueError(f"there are more than {_MAX_FIELDS} fields")
+    return fields
 
 
 class _Strict(Received):
@@ -117,19 +126,19 @@ class Message(_Options):
     from_: str | None = Field(
         default=None, alias="from", description="`NAME <ADDRESS>` or ADDRESS; the sender without it"
     )
-    to: list[str] | None = Field(default=None, description="mailboxes, as in from")
-    cc: list[str] | None = Field(default=None, description="mailboxes")
-    bcc: list[str] | None = Field(
-        default=None, description="mailboxes that the header does not show"
-    )
+    to: _Texts | None = Field(default=None, description="mailboxes, as in from")
+    cc: _Texts | None = Field(default=None, description="mailboxes")
+    bcc: _Texts | None = Field(default=None, description="mailboxes that the header does not show")
     reply_to: str | None = Field(default=None, description="a mailbox")
     subject: str | None = Field(default=None, description="one line of up to 2,000 characters")
     body: str | None = Field(default=None, description="plain text")
     html: str | None = Field(default=None, description="HTML; with a body both go as alternatives")
-    headers: dict[str, str] | None = Field(
+    headers: Annotated[dict[str, str], BeforeValidator(_few)] | None = Field(
         default=None, description="further fields of the header, by name"
     )
-    attachments: list[Attachment] | None = Field(default=None, description="files and pictures")
+    attachments: Annotated[list[Attachment], FailFast()] | None = Field(
+        default=None, description="files and pictures"
+    )
     template: str | None = Field(default=None, description="name of a template, in place of parts")
     recipient: str | None = Field(default=None, description="mailbox to which a template goes")
     params: dict[str, Any] | None = Field(
@@ -144,7 +153,7 @@ class Envelope(_Options):
     """The envelope of mail whose content comes beside it, as the part `content`."""
 
     sender: str = Field(description="envelope sender, to which bounces go; empty: nobody gets them")
-    recipients: list[str] = Field(description="addresses; the header does not matter")
+    recipients: _Texts = Field(description="addresses; the header does not matter")
 
 
 class EnvelopeQuery(Received):
@@ -177,10 +186,7 @@ def message_of(value: Any, begin: Path) -> Message:
     """Return a mail of a batch, at `begin` of the body. Raises Problem."""
     if isinstance(value, Problem):
         raise value
-    try:
-        return Message.model_validate(value)
-    except ValidationError as error:
-        raise invalid(error, Message, value, begin) from None
+    return checked_body(value, Message, begin)
 
 
 def mail_object(caller: Caller, message: Message, begin: Path = ()) -> MailObject:

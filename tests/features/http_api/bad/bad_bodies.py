@@ -159,6 +159,11 @@ TEXTS = [
 ]  # fmt: skip
 
 SIZES = [
+    _not_json("half a million values", text(to=f"[{','.join(['1'] * 400_000)}]"), named="values"),
+    Bad("three million lists", '{"messages":[' + "[]," * 3_000_000 + "0]}", 400, "not-json",
+        path="/v1/messages/batch", named="values"),
+    _invalid("50,000 unknown keys", {f"k{n}": n for n in range(50_000)}, "/k0"),
+    _invalid("50,000 headers", mail(headers={f"k{n}": n for n in range(50_000)}), "/headers"),
     Bad("1 MB and an octet", b'"' + b"x" * (_LARGE - 2) + b'"', 413, "body-size"),
     Bad("a text of 50 MB", b"x" * (50 << 20), 413, "body-size"),
     Bad("a batch of 10 MB and an octet", b" " * ((10 << 20) + 1), 413, "body-size",

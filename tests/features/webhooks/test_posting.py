@@ -132,14 +132,32 @@ async def test_an_error_that_nobody_expects_is_a_failure_of_the_request() -> Non
     assert await made.post({}, b"{}") == Posted(0, "unexpected OverflowError")
 
 
-async def test_a_body_without_end_is_not_read() -> None:
-    begin = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    script = [begin, *[b"1000\r\n" + b"x" * 4096 + b"\r\n"] * 100, HANG]
+GIGABYTE = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(("script", "outcome"), [
+    ([CHUNKED, *[b"1000\r\n" + b"x" * 4096 + b"\r\n"] * 100, HANG], Posted(200, "200 OK")),
+    ([GIGABYTE, *[b"x" * 65536] * 20, HANG], Posted(200, "200 OK")),
+    ([b"HTTP/1.1 200 OK\r\n", *[b"X: " + b"x" * 4000 + b"\r\n"] * 10, HANG],
+     Posted(0, "a header without end")),
+    ([b"HTTP/1.1 102 Processing\r\n\r\n" * 20, HANG], Posted(0, "answers of 1xx without end")),
+    ([b"\0" * 100, HANG], None),
+], ids=["chunks", "gigabyte", "header", "1xx", "no HTTP"])  # fmt: skip
+async def test_an_answer_without_end_is_bounded(
+    script: list[bytes], outcome: Posted | None
+) -> None:
+    began = time.monotonic()
     async with serving(ScriptedServer(lambda _: script)) as server:
-        assert (await post(f"http://shop.example:{server.port}/")).accepted
+        posted = await post(f"http://shop.example:{server.port}/")
+    assert posted == (outcome or Posted(0, posted.reason))
+    assert time.monotonic() - began < SLACK
 
 
-@pytest.mark.parametrize("script", [[HANG], [b"HTTP/1.1 200 OK\r\n", HANG]])
+@pytest.mark.parametrize("script", [
+    [HANG], [b"HTTP/1.1 200 OK\r\n", HANG],
+    [b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n", *[b"x"] * 98, HANG],
+])  # fmt: skip
 async def test_a_server_that_hangs_costs_the_time_of_a_request(
     script: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -243,6 +243,8 @@ class ServerConnection(RequestHandler):
         """
         if isinstance(exc, ConnectionError):
             raise exc
+        if isinstance(exc, RuntimeError) and not self.connected:  # aiohttp, of a body that was read
+            raise ConnectionResetError(str(exc)) from exc
         log, reason = self._owner.log, type(exc).__name__
         if status < 500 or isinstance(exc, web.RequestPayloadError):
             # not at info: anyone can send such requests, and no operator has to act

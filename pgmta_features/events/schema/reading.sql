@@ -88,6 +88,7 @@ CREATE FUNCTION events_read(
     SET jit = off SET plan_cache_mode = force_generic_plan SET max_parallel_workers_per_gather = 0 AS $$
 #variable_conflict use_column
 DECLARE
+    max_recipients CONSTANT integer := 10000;  -- in a document: the message of a campaign has very many
     max_looks CONSTANT integer := 10000;  -- at events of which few fit: bounds the time of a call
     wanted CONSTANT integer := least(greatest(most, 0), 10000);
     looks CONSTANT integer := CASE WHEN kinds IS NULL AND viewer IS NULL AND tenant IS NULL THEN wanted ELSE max_looks END;
@@ -141,16 +142,23 @@ BEGIN
                 (array_agg(r.metadata))[1] AS metadata, min(r.message_id_header) AS message_id_header,
                 min(r.submitted_by) AS submitted_by
             FROM (
-                SELECT q.id, q.recipient, q.sender, q.tenant, q.metadata, NULL AS message_id_header, NULL AS submitted_by
-                FROM queue AS q WHERE q.message_id = f.message_id
+                (SELECT q.recipient, q.sender, q.tenant, q.metadata, NULL AS message_id_header, NULL AS submitted_by
+                FROM queue AS q WHERE f.row_id IS NULL AND q.message_id = f.message_id LIMIT max_recipients)
                 UNION ALL
-                SELECT a.row_id, a.recipient, a.sender, a.tenant, a.metadata, a.message_id_header, a.submitted_by
+                SELECT q.recipient, q.sender, q.tenant, q.metadata, NULL, NULL FROM queue AS q WHERE q.id = f.row_id
+                UNION ALL
+                (SELECT a.recipient, a.sender, a.tenant, a.metadata, a.message_id_header, a.submitted_by
                 FROM attempts AS a
-                WHERE a.message_id = f.message_id AND a.ended_at >= f.at - interval '1 hour'
-                    AND a.ended_at <= now() + interval '1 hour'
+                WHERE f.row_id IS NULL AND a.message_id = f.message_id
+                    AND a.ended_at >= f.at - interval '1 hour' AND a.ended_at <= now() + interval '1 hour'
+                LIMIT max_recipients)
+                UNION ALL
+                SELECT a.recipient, a.sender, a.tenant, a.metadata, a.message_id_header, a.submitted_by
+                FROM attempts AS a
+                WHERE a.message_id = f.message_id AND a.row_id = f.row_id
+                    AND a.ended_at >= f.at - interval '1 hour' AND a.ended_at <= now() + interval '1 hour'
             ) AS r
-            -- the first condition here, and not behind ON, where both tables would be read for each event
-            WHERE f.ended_at IS NULL AND (f.row_id IS NULL OR r.id = f.row_id)
+            WHERE f.ended_at IS NULL  -- here, and not behind ON, where both tables would be read for each event
         ) AS o ON true
     ), shown AS MATERIALIZED (
         SELECT * FROM known AS k

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import BinaryIO
 
+from pydantic import BaseModel
+
 from pgmta.http.server_connection import connection_of
 from pgmta_features.http_api.operation import Call
 from pgmta_features.http_api.problem import Problem
@@ -16,9 +18,18 @@ MAX_LIST_OCTETS = 256 << 20
 """For a list that a client sends."""
 WORK_TIMEOUT_S = 600.0
 """For the work on a list, once all of it is there."""
+MAX_LINES_LEFT_OUT = 20
+"""So many lines an answer names, of those that were left out."""
 
 _MEMORY_OCTETS = 1 << 20  # a longer list goes to a file
 _RETRY_S = "30"
+
+
+class LineLeftOut(BaseModel):
+    """A line that was left out."""
+
+    line: int
+    detail: str
 
 
 class ListPlaces:

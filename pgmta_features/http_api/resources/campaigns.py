@@ -52,7 +52,14 @@ from pgmta_features.http_api.operation import (
 )
 from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut
 from pgmta_features.http_api.problem import Problem, conflict, not_found, sentences
-from pgmta_features.http_api.spooled import CSV_TYPE, MAX_LIST_OCTETS, WORK_TIMEOUT_S, spooled
+from pgmta_features.http_api.spooled import (
+    CSV_TYPE,
+    MAX_LINES_LEFT_OUT,
+    MAX_LIST_OCTETS,
+    WORK_TIMEOUT_S,
+    LineLeftOut,
+    spooled,
+)
 
 NDJSON_TYPE = "application/x-ndjson"
 
@@ -60,7 +67,6 @@ _SCOPE = "campaigns"
 _PATH = "/v1/campaigns"
 _ONE = f"{_PATH}/{{name}}"
 _USUAL_PRIORITY = 7  # as of `queuectl campaign create`
-_MAX_PROBLEMS = 20  # lines that an answer names
 _PIECE_OCTETS = 64 << 10  # of an export
 _PATIENCE_S = 30.0  # for a client that does not take the next piece
 _RENEW_INTERVAL_S = 1.0
@@ -241,13 +247,6 @@ class Campaign(ListedCampaign):
     waits_for: list[str] = Field(description="why it does not move, in words")
 
 
-class LeftOut(BaseModel):
-    """A line that was left out."""
-
-    line: int
-    detail: str
-
-
 class ImportedList(BaseModel):
     """What became of the rows of a list."""
 
@@ -260,16 +259,18 @@ class ImportedList(BaseModel):
     separator: str
     columns: dict[str, str] = Field(description="the column of each word")
     left_out: list[str] = Field(description="columns that no word has")
-    problems: list[LeftOut] = Field(description=f"the first {_MAX_PROBLEMS} lines left out")
+    problems: list[LineLeftOut] = Field(
+        description=f"the first {MAX_LINES_LEFT_OUT} lines left out"
+    )
 
 
 class _Problems:
     def __init__(self) -> None:
-        self.found: list[LeftOut] = []
+        self.found: list[LineLeftOut] = []
 
     def add(self, line: int, reason: str) -> None:
-        if len(self.found) < _MAX_PROBLEMS:
-            self.found.append(LeftOut(line=line, detail=reason))
+        if len(self.found) < MAX_LINES_LEFT_OUT:
+            self.found.append(LineLeftOut(line=line, detail=reason))
 
 
 class _Unseen:

@@ -7,9 +7,10 @@ import io
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
@@ -23,7 +24,14 @@ from pgmta_features.http_api.intake.senders import tenant_of
 from pgmta_features.http_api.operation import Answer, Call, Operation, Time
 from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut, no_place
 from pgmta_features.http_api.problem import Problem, sentences
-from pgmta_features.http_api.spooled import CSV_TYPE, MAX_LIST_OCTETS, WORK_TIMEOUT_S, spooled
+from pgmta_features.http_api.spooled import (
+    CSV_TYPE,
+    MAX_LINES_LEFT_OUT,
+    MAX_LIST_OCTETS,
+    WORK_TIMEOUT_S,
+    LineLeftOut,
+    spooled,
+)
 from pgmta_features.suppressions.suppression_file import (
     MAX_SOURCE_CHARACTERS,
     BadLine,
@@ -40,8 +48,7 @@ from pgmta_features.suppressions.suppression_table import (
 
 _SCOPE = "suppressions"
 _PATH = "/v1/suppressions"
-_ADDRESSES_PER_COMMIT = 2000
-_MAX_PROBLEMS = 20  # lines that an answer names
+_LINES_PER_COMMIT = 2000
 
 
 def _address(text: str) -> str:
@@ -118,13 +125,6 @@ class Released(BaseModel):
     released: int
 
 
-class BadLineOfList(BaseModel):
-    """A line that was left out."""
-
-    line: int
-    detail: str
-
-
 class Imported(BaseModel):
     """How many lines there were, by what they changed."""
 
@@ -133,7 +133,7 @@ class Imported(BaseModel):
     older: int = 0
     forgotten: int = 0
     bad: int = 0
-    problems: list[BadLineOfList] = Field(description=f"the first {_MAX_PROBLEMS} bad lines")
+    problems: list[LineLeftOut] = Field(description=f"the first {MAX_LINES_LEFT_OUT} bad lines")
 
 
 class _Suppressions:
@@ -189,7 +189,7 @@ class _Suppressions:
             source=f"import by {call.caller.acting}",
         )  # fmt: skip
         outcomes: Counter[str] = Counter()
-        problems: list[BadLineOfList] = []
+        problems: list[LineLeftOut] = []
         async with (
             spooled(call, self._api.config.limits.request, self._api.lists) as file,
             self._database.operating(call.caller, timeout_s=WORK_TIMEOUT_S) as db,
@@ -198,30 +198,35 @@ class _Suppressions:
             scopes = await table.scopes()
             _check(scopes, tenant, query.scope)
             lines = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
-            batch: list[Suppression] = []
+            found = read_suppressions("body", lines, default, _of(tenant, scopes))
             try:
-                for each in read_suppressions("body", lines, default, _of(tenant, scopes)):
-                    if isinstance(each, BadLine):
-                        outcomes["bad"] += 1
-                        if len(problems) < _MAX_PROBLEMS:
-                            problems.append(BadLineOfList(line=each.line, detail=each.reason))
-                        continue
-                    if each.source != default.source:
-                        each = replace(each, source=_source(each.source, call.caller))
-                    batch.append(each)
-                    if len(batch) == _ADDRESSES_PER_COMMIT:
-                        outcomes.update(await table.put(batch))
-                        batch.clear()
-                        await asyncio.sleep(0)  # others have their turn
+                while some := await asyncio.to_thread(_some, found):
+                    good: list[Suppression] = []
+                    for each in some:
+                        if not isinstance(each, BadLine):
+                            given = each.source != default.source
+                            good.append(_with_key(each, call.caller) if given else each)
+                        elif len(problems) < MAX_LINES_LEFT_OUT:
+                            problems.append(LineLeftOut(line=each.line, detail=each.reason))
+                    outcomes["bad"] += len(some) - len(good)
+                    if good:
+                        outcomes.update(await table.put(good))
             except ConfigError as error:  # the first line
                 detail = "; ".join(each.removeprefix("body:") for each in error.problems)
                 raise Problem(422, "invalid", sentences(f"Line {detail}")) from None
             finally:
                 lines.detach()
-            if batch:
-                outcomes.update(await table.put(batch))
             await table.note_import("body", outcomes)
         return Answer(Imported(**outcomes, problems=problems))
+
+
+def _some(found: Iterator[Suppression | BadLine]) -> list[Suppression | BadLine]:
+    """Read some lines, good or bad. It runs in a thread, because others are served meanwhile."""
+    return list(islice(found, _LINES_PER_COMMIT))
+
+
+def _with_key(given: Suppression, caller: Caller) -> Suppression:
+    return replace(given, source=_source(given.source, caller))
 
 
 def _source(text: str, caller: Caller) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,8 +10,10 @@ import psycopg
 
 from tests.features.http_api.served import ServedApi, make_key
 from tests.support.rows import attempt, column
+from tests.support.waiting import until
 
 PATH = "/v1/suppressions"
+_IMPORTS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgmta api'"
 
 
 def listed(api: ServedApi, token: str, query: str = "") -> list[str]:
@@ -74,6 +77,20 @@ def test_a_list_is_imported_without_its_bad_lines(api: ServedApi, db: psycopg.Co
     assert (answer.status, "address" in answer.members["detail"]) == (422, True)
     answer = api.send("POST", f"{PATH}/import", token, {"a": 1})
     assert answer.status == 415
+
+
+def test_a_list_of_bad_lines_keeps_nobody_waiting(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db, "shop", "suppressions", tenant="t1")
+    lines = b"address\n" + b"x\n" * 2**19
+    with ThreadPoolExecutor(1) as pool:
+        imported = pool.submit(
+            api.send, "POST", f"{PATH}/import", token, lines, Content_Type="text/csv"
+        )
+        until(lambda: column(db, _IMPORTS) == [1])
+        for _ in range(10):
+            assert api.send("GET", "/healthy").status == 200
+        assert not imported.done()
+        assert imported.result().members["bad"] == 2**19
 
 
 def test_words_of_a_client_are_no_proof_of_ours(api: ServedApi, db: psycopg.Connection) -> None:

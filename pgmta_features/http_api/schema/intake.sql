@@ -76,7 +76,7 @@ COMMENT ON FUNCTION api_uploaded IS
 CREATE FUNCTION api_submit(sets jsonb) RETURNS TABLE (
     "set" integer, request integer, outcome text, ids bigint[], problems jsonb, suppressed jsonb, beside jsonb
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
-    SET standard_conforming_strings = on AS $$  -- all that it calls is compiled with these settings too
+    SET standard_conforming_strings = on SET enable_seqscan = off AS $$  -- so is all that it calls
 DECLARE
     one jsonb;
     number integer;

@@ -33,6 +33,7 @@ UPLOAD_ANSWER_S = _UPLOAD_QUEUE_S + _UPLOAD_PATIENCE_S + 5.0
 
 _UNFIT_SENDER = "PG403"  # SQLSTATE of api_check_author()
 _RAISED = "P0001"  # by a trigger of operators, for those who submit
+_RULES = ("23", "44", "09", "P0")  # classes of SQLSTATE of constraints and triggers of operators
 _RETRY = {"Retry-After": "1"}
 _SQL_HINT = "docs/programs/sql.md"
 
@@ -183,8 +184,7 @@ def _in_flight() -> Problem:
 def _problem(error: SubmissionError, begin: Path) -> Problem:
     hint = "" if error.hint.startswith(_SQL_HINT) else error.hint
     if not error.argument:  # an error of a table or a trigger, and not of submit_mails()
-        reason = error.reason if error.sqlstate == _RAISED else "A rule of operators refuses it."
-        return Problem(422, "refused", reason, pointer=pointer_of(*begin))
+        return _refused(error, pointer_of(*begin))
     found = problem_of(
         SubmissionError(error.argument, error.reason, error.detail, hint, error.sqlstate)
     )
@@ -192,3 +192,15 @@ def _problem(error: SubmissionError, begin: Path) -> Problem:
     if error.sqlstate == _UNFIT_SENDER:
         return Problem(403, "sender-refused", found.detail, pointer=pointer)
     return Problem(422, "invalid", found.detail, pointer=pointer)
+
+
+def _refused(error: SubmissionError, pointer: str) -> Problem:
+    """Return the problem of a mail that a trigger or a constraint refuses, and log its error."""
+    if error.sqlstate == _RAISED:
+        reason, note = error.reason, log.info
+    elif error.sqlstate.startswith(_RULES):
+        reason, note = "A rule of operators refuses it.", log.warning
+    else:  # such as bad data: a trigger of operators, or pgmta, is at fault
+        reason, note = "The database can't store it. The log of the API has the reason.", log.error
+    note("mail refused by the database", sqlstate=error.sqlstate, reason=error.reason)
+    return Problem(422, "refused", reason, pointer=pointer)

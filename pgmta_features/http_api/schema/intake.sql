@@ -210,7 +210,7 @@ DECLARE
     advice text;
 BEGIN
     SELECT m.* INTO ids, problems, suppressed FROM submit_mails(mails, contents) AS m;
-    IF senders IS NOT NULL AND mails @? '$[*].template' THEN
+    IF jsonb_typeof(senders) = 'array' AND mails @? '$[*].template' THEN
         PERFORM api_check_author(m.id, senders) FROM unnest(ids) AS stored (one) JOIN messages AS m ON m.id = one
         WHERE m.template_id IS NOT NULL;
     END IF;
@@ -238,7 +238,7 @@ EXCEPTION WHEN data_exception OR integrity_constraint_violation OR plpgsql_error
 END $$;
 COMMENT ON FUNCTION api_put IS
     'submit_mails(), where a mail that an operator''s trigger refuses stops no other, and where From of a template has to be one of '
-    'the senders of the key (null: any).';
+    'the senders of the key (no array: any).';
 
 CREATE FUNCTION api_check_author(message_id bigint, senders jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

@@ -184,10 +184,17 @@ def test_from_of_templates_and_contents_has_to_be_of_the_key(
     ):  # fmt: skip
         answer = post(api, token, header + b"\r\nx\r\n", f"?{query}", Content_Type="message/rfc822")
         assert problem(answer) == (403, "sender-refused", ""), answer
+    # a key with any sender may send each of them: alone, in a batch, with an Idempotency-Key
+    free = make_key(db, "free", senders=["any"])
+    assert post(api, free, by("other")).status == 202
+    assert post(api, free, by("other"), Idempotency_Key="c").status == 202
+    for headers in ({}, {"Idempotency_Key": "d"}):
+        answer = post(api, free, {"messages": [*refused, MAIL]}, "/batch", **headers)
+        assert all("id" in each for each in answer.members["data"]), answer
     nobody = make_key(db, "nobody", senders=[])
     assert problem(post(api, nobody, by("hello"))) == (403, "sender-refused", "")
     assert problem(post(api, nobody)) == (403, "sender-refused", "")
-    assert column(db, "SELECT count(*) FROM messages") == [3]
+    assert column(db, "SELECT count(*) FROM messages") == [3 + 8]
     assert column(db, "SELECT count(*) FROM api_uploads") == [0]
 
 

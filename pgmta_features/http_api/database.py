@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -100,33 +100,18 @@ class ApiDatabase:
         Raises Problem: 503 while the database is away, takes too long, or is locked; 422 with a
         pointer for an argument that it refuses. Raises psycopg.Error for others.
         """
-        if self._schema.problem:
-            raise away()
-        try:
-            async with asyncio.timeout(_WAIT_TIMEOUT_S):
-                link = await self._free.get()
-        except TimeoutError:
-            raise _busy("All connections to the database are in use.") from None
-        fields = {
-            "acting": caller.acting,
-            "statement_ms": str(round(timeout_s * 1000)),
-            "lock_ms": str(round(_LOCK_TIMEOUT_S * 1000)),
-        }
-        try:
-            async with (
-                asyncio.timeout(timeout_s + _MORE_TIME_S),
-                link.use() as connection,
-                connection.pipeline() as pipeline,
-                connection.transaction(),
-            ):
-                await connection.execute(_BEGIN, fields, prepare=True)
-                yield ApiSession(connection, pipeline)
-        except TimeoutError:
-            raise away() from None
-        except (StoreUnavailable, psycopg.Error) as error:
-            raise _problem(error) from error
-        finally:
-            self._free.put_nowait(link)
+        async with self._lent(self._free.get, self._free.put_nowait) as link:
+            try:
+                async with (
+                    asyncio.timeout(timeout_s + _MORE_TIME_S),
+                    link.use() as connection,
+                    connection.pipeline() as pipeline,
+                    connection.transaction(),
+                ):
+                    await connection.execute(_BEGIN, _settings(caller, timeout_s), prepare=True)
+                    yield ApiSession(connection, pipeline)
+            except TimeoutError:
+                raise away() from None
 
     @asynccontextmanager
     async def operating(
@@ -137,32 +122,45 @@ class ApiDatabase:
         It is for what is asked seldom, because each is made anew. All is durable at its end. Raises
         as `acting` does, and 409 for what the state of a thing does not allow.
         """
+        operators = self._operators
+        async with self._lent(operators.acquire, lambda _: operators.release()):
+            try:
+                async with connected(self._uri) as db:
+                    await db.execute(_BEGIN_OPERATOR, _settings(caller, timeout_s))
+                    yield db
+            except _STATE_ERRORS as error:
+                said = sentences(error.diag.message_primary, error.diag.message_hint)
+                raise conflict(said) from error
+
+    @asynccontextmanager
+    async def _lent[T](
+        self, take: Callable[[], Awaitable[T]], give_back: Callable[[T], None]
+    ) -> AsyncIterator[T]:
+        """Lend one of a few things while the database is there. Raises as `acting` does."""
         if self._schema.problem:
             raise away()
         try:
             async with asyncio.timeout(_WAIT_TIMEOUT_S):
-                await self._operators.acquire()
+                found = await take()
         except TimeoutError:
             raise _busy("All connections to the database are in use.") from None
         try:
-            async with connected(self._uri) as db:
-                fields = {
-                    "acting": caller.acting, "statement_ms": str(round(timeout_s * 1000)),
-                    "lock_ms": str(round(_LOCK_TIMEOUT_S * 1000)),
-                }  # fmt: skip
-                await db.execute(_BEGIN_OPERATOR, fields)
-                yield db
+            yield found
         except Blocked:
             raise _busy("Another transaction has it.") from None
-        except (StoreUnavailable, LoginRefused) as error:
-            raise _problem(error) from error
-        except _STATE_ERRORS as error:
-            said = sentences(error.diag.message_primary, error.diag.message_hint)
-            raise conflict(said) from error
-        except psycopg.Error as error:
-            raise _problem(error) from error
+        except (StoreUnavailable, LoginRefused, psycopg.Error) as error:
+            if problem := _problem(error):
+                raise problem from error
+            raise
         finally:
-            self._operators.release()
+            give_back(found)
+
+
+def _settings(caller: Caller, timeout_s: float) -> dict[str, str]:
+    return {
+        "acting": caller.acting, "statement_ms": str(round(timeout_s * 1000)),
+        "lock_ms": str(round(_LOCK_TIMEOUT_S * 1000)),
+    }  # fmt: skip
 
 
 def problem_of(error: SubmissionError) -> Problem:
@@ -173,8 +171,8 @@ def problem_of(error: SubmissionError) -> Problem:
     return Problem(422, "invalid", detail, pointer=pointer_of(*path))
 
 
-def _problem(error: StoreUnavailable | LoginRefused | psycopg.Error) -> Exception:
-    """Return what the client gets."""
+def _problem(error: StoreUnavailable | LoginRefused | psycopg.Error) -> Problem | None:
+    """Return what the client gets; None for a defect."""
     cause = error.__cause__ if isinstance(error, StoreUnavailable) else error
     if isinstance(cause, psycopg.errors.QueryCanceled):
         return Problem(
@@ -194,7 +192,7 @@ def _problem(error: StoreUnavailable | LoginRefused | psycopg.Error) -> Exceptio
     found = refused(error)
     if isinstance(found, SubmissionError):
         return problem_of(found)
-    return error
+    return None
 
 
 def _busy(detail: str) -> Problem:

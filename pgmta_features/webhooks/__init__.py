@@ -16,4 +16,5 @@ FEATURE = Feature(
     looks=(".leased_webhooks:ANY_WEBHOOK",),
     loops={"webhooks": ".poster:post"},
     doctor_checks=(".doctor_check:checks",),
+    first_steps=(".first_step:STEP",),
 )

@@ -58,13 +58,14 @@ async def _webhooks(config: Path) -> AsyncIterator[WebhookTable]:
 
 async def _find(webhooks: WebhookTable, name: str) -> dict[str, Any]:
     """Return the endpoint of a name or id. Raises PgmtaError."""
-    known = await webhooks.endpoints(most=100_000)
-    found = [each for each in known if name in (each["name"], str(each["id"]))]
-    if len(found) > 1:
-        ids = ", ".join(str(each["id"]) for each in found)
-        raise PgmtaError(f"there are several webhooks {name}: give one of the ids {ids}")
-    if not found:
-        near = f": {hint(name, [each['name'] for each in known])}" if known else ""
+    ids = await webhooks.ids(name)
+    if len(ids) > 1:
+        raise PgmtaError(
+            f"there are several webhooks {name}: give one of the ids {', '.join(map(str, ids))}"
+        )
+    if not ids or not (found := await webhooks.endpoints(number=ids[0])):
+        known = await webhooks.names()
+        near = f": {hint(name, known)}" if known else ""
         raise PgmtaError(f"there is no webhook {name}{near}")
     return found[0]
 

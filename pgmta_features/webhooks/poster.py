@@ -108,7 +108,7 @@ class Poster:
         if not self._loops and not await self._process.tasks_due.may(ANY_WEBHOOK):
             return
         if self._process.config is not self._config:
-            self._read(self._process.config)
+            await self._read(self._process.config)
         claimed = {each.settings: each for each in await self._table.claim(LEASE_S)}
         for settings in self._loops.keys() - claimed.keys():
             await self._end(settings)
@@ -123,16 +123,14 @@ class Poster:
             self._listener.cancel()
             self._listener = None
 
-    def _read(self, config: QueuedConfig) -> None:
+    async def _read(self, config: QueuedConfig) -> None:
         """Use another configuration: the loops begin anew."""
         self._reach = find_reach(config)
         self._secrets = config.section(WebhookSettings).known_secrets()
         self._contexts = TlsContexts(config.delivery.tls)
         self._config = config
-        for task in self._tasks.values():
-            task.cancel()
-        self._loops.clear()
-        self._tasks.clear()
+        for settings in [*self._loops]:
+            await self._end(settings)
 
     async def _begin(self, claimed: Claimed) -> None:
         settings = claimed.settings

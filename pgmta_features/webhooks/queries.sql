@@ -75,6 +75,12 @@ SELECT pgmta.webhook_replay(%(id)s, %(since)s, %(events)s::text[], %(who)s) AS a
 -- name: list
 SELECT * FROM pgmta.webhooks_seen(%(id)s, %(after)s, %(most)s)
 
+-- name: ids
+SELECT id FROM pgmta.webhooks WHERE %(name)s IN (name, id::text) ORDER BY id
+
+-- name: names
+SELECT DISTINCT name FROM pgmta.webhooks ORDER BY name
+
 -- name: failures
 SELECT * FROM pgmta.webhook_failures_seen(%(id)s, %(after)s, %(most)s)
 

@@ -55,6 +55,14 @@ class WebhookTable:
         """Return the endpoints in the order of their ids, or the one of this id."""
         return await self._run("list", id=number, after=after, most=most)
 
+    async def ids(self, name: str) -> list[int]:
+        """Return the ids of endpoints of this name or id, for operators."""
+        return [row["id"] for row in await self._run("ids", name=name)]
+
+    async def names(self) -> list[str]:
+        """Return the names of all endpoints, for operators."""
+        return [row["name"] for row in await self._run("names")]
+
     async def change(self, number: int, changes: Mapping[str, Any]) -> None:
         """Change url, kinds, condition, owner or batch."""
         await self._run("change", id=number, changes=json.dumps(changes))

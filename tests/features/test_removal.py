@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from pgmta.features import FEATURES, features, load
+from queued.cli.commands.token import make_keys
 from tests.scenarios.conftest import installation
 from tests.support.copies import PACKAGES, Copy
 from tests.support.database import fresh_database
@@ -55,6 +56,29 @@ def keys_of(names: set[str], file: str) -> list[tuple[str, str]]:
             found += [(section, key) for key in model.model_fields]
     parted = [(*each.rpartition("/")[::2], key) for each, key in found]
     return [(section, key) for at, section, key in parted if at == file]
+
+
+def check_dev_files(copy: Copy, gone: set[str]) -> None:
+    """Check the configurations of `queuectl up` without the sections of features that are gone."""
+    steps = [
+        load(f"pgmta_features.{name}{path}")
+        for name, feature in features().items() if name not in gone
+        for path in feature.first_steps
+    ]  # fmt: skip
+    make_keys(copy.folder / "var", *(key for step in steps for key in step.keys))
+    files = {"queued": ("", "queued", "check")}
+    files |= {step.process: ("web", "queued", "web", "--check") for step in steps if step.process}
+    for name, (file, *words) in files.items():
+        path = copy.folder / "etc" / "dev" / f"{name}.yaml"
+        settings = yaml.safe_load(path.read_text())
+        for section, key in keys_of(gone, file):
+            if key:
+                settings.get(section, {}).pop(key, None)
+            else:
+                settings.pop(section, None)
+        path.write_text(yaml.safe_dump(settings))
+        done = copy.run("-m", *words, "-c", str(path))
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(params=[*(pytest.param(n, marks=pytest.mark.slow) for n in FEATURES), "all"])
@@ -105,6 +129,8 @@ def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path
         assert done.returncode != 0
         for section, key in own:
             assert f"{section}{key and '.'}{key}: unknown key" in done.stderr
+
+    check_dev_files(copy, gone)
 
     for name in gone:
         for transport in features()[name].transports:

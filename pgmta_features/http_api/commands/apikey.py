@@ -268,7 +268,7 @@ def _changed(before: KeyRights, options: dict[str, Any]) -> KeyRights:
     for one, other in (
         ("sender", "any_sender"), ("credential", "any_credential"), ("tenant", "any_tenant"),
     ):  # fmt: skip
-        if options[one] and options[other]:
+        if options[one] not in (None, ()) and options[other]:
             raise ConfigError([f"--{one} and --{other.replace('_', '-')} exclude each other"])
     found = before
     if options["scope"]:

@@ -45,9 +45,9 @@ def _token_file(directory: Path) -> Path:
     return directory / "api.token"
 
 
-def _hint(directory: Path) -> str:
+def _hint(directory: Path) -> tuple[str, str]:
     token = shlex.quote(str(_token_file(directory)))
-    return (
+    return "or, by HTTP", (
         f"curl -sS http://127.0.0.1:{_PORT}/v1/messages"
         f' -H "Authorization: Bearer $(cat {token})"'
         f" -H 'Content-Type: application/json' -d '{_MAIL}'"

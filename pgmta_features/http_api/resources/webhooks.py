@@ -217,7 +217,8 @@ class WebhookResource:
         body: NewWebhook = call.body
         reference, secret = self._new_secret()
         tenant_of(call.caller, body.tenant)
-        _check_reach(call.caller, body.tenant, body.url)
+        bound = call.caller.tenant != ANY_TENANT and call.caller.sees != "all"
+        _check_reach(call.caller.tenant if bound else body.tenant, body.url)
         try:
             async with self._webhooks(call.caller) as webhooks:
                 number = await webhooks.add(
@@ -232,7 +233,7 @@ class WebhookResource:
             raise Problem(
                 409, "webhooks-full", f"{error.diag.message_primary}: remove one."
             ) from None
-        location = {"Location": f"/v1/webhooks/{number}"}
+        location = {"Location": f"{self._api.site.base}/v1/webhooks/{number}"}
         return Answer(NewSecret(id=number, secret=secret), 201, location)
 
     async def list(self, call: Call) -> Answer:
@@ -254,11 +255,13 @@ class WebhookResource:
     async def change(self, call: Call) -> Answer:
         """Change an endpoint."""
         body: WebhookChange = call.body
-        _check_reach(call.caller, None, body.url)
         changes = {name: getattr(body, name) for name in body.model_fields_set}
         if body.condition is not None:
             changes["condition"] = body.condition.texts()
         async with self._webhooks(call.caller) as webhooks:
+            if body.url:
+                for row in await webhooks.endpoints(number=_id(call)):
+                    _check_reach(row["tenant"], body.url)
             await webhooks.change(_id(call), changes)
         return await self.show(call)
 
@@ -304,10 +307,9 @@ class WebhookResource:
         return Answer(Page[Failure](data=[Failure(**row) for row in rows], next=place))
 
 
-def _check_reach(caller: Caller, named: str | None, url: str | None) -> None:
-    """Raise Problem for a URL that no endpoint of the key's tenant, or the named one, can have."""
-    own = None if caller.tenant == ANY_TENANT or caller.sees == "all" else caller.tenant
-    if not (url and (own or named)):
+def _check_reach(tenant: str | None, url: str) -> None:
+    """Raise Problem for a URL that no endpoint of a tenant can have."""
+    if not tenant:
         return
     try:
         check_public(EndpointUrl.parse(url))

@@ -68,11 +68,11 @@ def verify(text: str, purpose: str, action: str, code: str, files: tuple[str, ..
     print_line("valid")
 
 
-def make_keys(directory: Path) -> None:
-    """Make the keys of tokens and webhooks that are missing; configurations name their files."""
+def make_keys(directory: Path, *more: str) -> None:
+    """Make the keys of tokens, and `more`, that are missing; configurations name their files."""
     folder = directory / "keys"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in (*Purpose, "webhook"):
+    for name in (*Purpose, *more):
         path = folder / f"{name}.key"
         if not path.exists():
             _write_key(path)

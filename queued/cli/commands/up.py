@@ -164,11 +164,13 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
     """
     first, usual = smtpd_config == _SMTPD_CONFIG, queued_config == _QUEUED_CONFIG
     steps: list[FirstStep] = list(loaded("first_steps")) if usual else []
-    served = {step.process: step.port for step in steps if first}
+    shown = [step for step in steps if first and step.process]
+    served = {step.process: step.port for step in shown}
     web = {name: Path(_WEB_CONFIG.format(name)) for name in served}
     _ship({_SMTPD_CONFIG, _QUEUED_CONFIG}.intersection((smtpd_config, queued_config)), web.values())
     if usual:  # the file names them
-        make_keys(queued_config.parent.parent.parent / "var")
+        keys = chain.from_iterable(step.keys for step in steps)
+        make_keys(queued_config.parent.parent.parent / "var", *keys)
     config = load(queued_config, whole_model())
     environment = config.environment
     directory = environment.directory.resolve()
@@ -208,7 +210,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
             ("queued", _way(config, queued_config, sink_port)),
             ("sink", f"http://127.0.0.1:{page_port} shows the mail, which is in {sink}/new"),
             *((step.process, f"http://127.0.0.1:{step.port} {step.served}")
-              for step in steps if first),
+              for step in shown),
             ("logs", str(children.logs / "*.log")),
         ]  # fmt: skip
         hints = {
@@ -216,9 +218,7 @@ def up(smtpd_config: Path, queued_config: Path, port: int, sink_port: int, page_
         }
         if first:
             hints["or, over TLS with a login"] = submission[1]
-            for step in steps:
-                if hint := step.hint(directory):
-                    hints["or, by HTTP"] = hint
+            hints |= filter(None, (step.hint(directory) for step in steps))
         status = asyncio.run(_run(children, prepare, port, lines, hints))
     sys.exit(status)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -37,8 +38,9 @@ async def test_a_transaction_acts_for_its_key_and_no_longer(
             found = await session.row(SUBMIT, {"to": "bob@example.com"})
             assert found
             await session.rows("SELECT pgmta.cancel(%(id)s)", {"id": found["id"]})
-    link = database_for_api._free._queue[0]  # type: ignore[attr-defined]
-    assert await link.run("SELECT pgmta.acting()::text") != [("key:shop",)]
+    async with database_for_api.acting(replace(SHOP, name="other")) as session:  # the same link
+        assert await session.value("SELECT pgmta.acting()::text") == "key:other"
+        assert await session.value("SHOW work_mem") != "1MB"
     assert db.execute("SELECT DISTINCT submitted_by FROM attempts").fetchall() == [("key:shop",)]
     assert db.execute("SELECT DISTINCT reply, event FROM attempts").fetchall()
 

@@ -25,7 +25,11 @@ from tests.web.web import Answer
 @pytest.fixture
 def api(database: str, tmp_path: Path, key: Path) -> Iterator[ServedApi]:
     uri = make_conninfo(database, options="-c role=pgmta_api")
-    with serving_api(tmp_path, uri, webhooks={"keys": [str(key)]}) as daemon:
+    changes: dict[str, Any] = {
+        "webhooks": {"keys": [str(key)]},
+        "public": {"url": "https://shop.example/mail"},
+    }
+    with serving_api(tmp_path, uri, **changes) as daemon:
         yield daemon
 
 
@@ -119,6 +123,11 @@ def test_an_endpoint_of_another_key_is_unknown(api: ServedApi, db: psycopg.Conne
     assert (refused.status, refused.members["pointer"]) == (403, "/tenant")
     foreign = api.send("POST", "/v1/webhooks", anyone, body | {"tenant": "acme"})
     assert foreign.status == 201
+    assert foreign.headers["location"] == f"/mail/v1/webhooks/{foreign.members['id']}"
+    inward = api.send(
+        "PATCH", f"/v1/webhooks/{foreign.members['id']}", anyone, {"url": "https://10.0.0.1/"}
+    )
+    assert (inward.status, inward.members["pointer"]) == (422, "/url")
     assert fetch(db, "SELECT tenant, viewer FROM pgmta.webhooks ORDER BY id DESC LIMIT 1") == (
         "acme", None,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from pgmta.errors import StoreUnavailable
 from pgmta.postgres.binary import Texts
 from pgmta.postgres.resources import Resources
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.problem import Problem, away
+from pgmta_features.http_api.problem import Problem, away, key_refused
 from pgmta_features.http_api.token import Token, parse_token
 
 _TRUST_S = 0.5  # a key that was looked up: so revocation holds within a second everywhere
@@ -87,15 +87,9 @@ class KeyRing:
         known = token and await self._fresh(token.secret_id)
         # one answer, whatever is wrong: nobody finds out ids
         if not (token and known and hmac.compare_digest(known.digest, token.digest)):
-            raise Problem(
-                401, "key-refused", "The key is unknown, wrong or revoked.",
-                headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
-            )  # fmt: skip
+            raise key_refused("The key is unknown, wrong or revoked.")
         if time.monotonic() >= known.until:
-            raise Problem(
-                401, "key-expired", f"The key {known.caller.name} has expired.",
-                headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
-            )  # fmt: skip
+            raise key_refused(f"The key {known.caller.name} has expired.", "key-expired")
         if not known.allows(client):
             detail = f"The key {known.caller.name} may not be used from {client}."
             raise Problem(403, "network-refused", detail)

@@ -97,7 +97,7 @@ class Call:
     way in the process. They count until the answer is there."""
     renew: Callable[[], Awaitable[None]]
     """Looks whether the key still holds, and raises Problem if not. Answers that take more than a
-    second, such as streams, call it each second."""
+    second, such as streams, call it each second, and who reads a body behind its end."""
 
 
 @dataclass(slots=True)

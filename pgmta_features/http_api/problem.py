@@ -100,6 +100,12 @@ def not_found(what: str) -> Problem:
     return Problem(404, "not-found", f"There is no such {what}, or the key may not see it.")
 
 
+def key_refused(detail: str, word: str = "key-refused") -> Problem:
+    """Return the problem of a key that does not hold."""
+    return Problem(401, word, detail,
+                   headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})  # fmt: skip
+
+
 def conflict(reason: str) -> Problem:
     """Return the problem of a change that the state of a thing does not allow."""
     return Problem(409, "conflict", sentences(reason))

@@ -102,11 +102,10 @@ class ApiRoutes:
             caller, renew = _NOBODY, _hold
         else:
             caller = await self._authenticate(request, client)
-            renew = partial(self._renew, request, client)
+            renew = partial(self._renew, operation, request, client)
             fields |= self._count(caller)
-            if not caller.has(operation.scope):
-                raise Problem(403, "scope-missing", f"The key lacks the scope {operation.scope}. "
-                              "Ask your operator for it.")  # fmt: skip
+            _check_scope(operation, caller)
+        comes = not request.content.is_eof()  # it is not all there yet
         try:
             call = Call(
                 caller=caller,
@@ -118,6 +117,8 @@ class ApiRoutes:
                 take_octets=take,
                 renew=renew,
             )
+            if comes and call.body is not None:
+                await renew()
             found = await operation.handler(call)
         finally:
             self._octets_under_way -= taken
@@ -170,8 +171,8 @@ class ApiRoutes:
                 log.info("an API key is refused", client=client, reason=error.detail)
             raise
 
-    async def _renew(self, request: web.Request, client: str) -> None:
-        await self._authenticate(request, client)
+    async def _renew(self, operation: Operation, request: web.Request, client: str) -> None:
+        _check_scope(operation, await self._authenticate(request, client))
 
     def _count(self, caller: Caller) -> dict[str, str]:
         """Count a request of a key; return the fields about it. Raises Problem.
@@ -197,6 +198,12 @@ SELECT coalesce(has_function_privilege(to_regprocedure('pgmta.api_keys_look(text
         false)
     AND pgmta.acting_key('key:x') IS NOT NULL
 """
+
+
+def _check_scope(operation: Operation, caller: Caller) -> None:
+    if not caller.has(operation.scope):
+        raise Problem(403, "scope-missing", f"The key lacks the scope {operation.scope}. "
+                      "Ask your operator for it.")  # fmt: skip
 
 
 async def _hold() -> None:

@@ -71,6 +71,7 @@ async def spooled(call: Call, piece_s: float, places: ListPlaces) -> AsyncIterat
                               headers={"Connection": "close"})  # fmt: skip
             file.write(octets)
         connection.body_is_read()
+        await call.renew()
         connection.allow_time(WORK_TIMEOUT_S)
         file.seek(0)
         yield file

@@ -24,6 +24,7 @@ class Outcome(StrEnum):
     OTHER = "other"  # its Idempotency-Key was used for other content
     BUSY = "busy"  # another process works on its Idempotency-Key
     LOST = "lost"  # its uploads are gone, because PostgreSQL has crashed
+    REVOKED = "revoked"  # the key of the API has ended since the request began
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from pgmta_features.http_api.checking import Path
 from pgmta_features.http_api.database import problem_of
 from pgmta_features.http_api.intake.api_door import ApiDoor, Decided, Outcome, SendRequest
 from pgmta_features.http_api.intake.senders import Senders
-from pgmta_features.http_api.problem import Problem, away, pointer_of
+from pgmta_features.http_api.problem import Problem, away, key_refused, pointer_of
 
 _CONNECTIONS = 2  # for group commits, as pgmta.Client has
 _PATIENCE_S = 5.0  # below the time limit of an answer
@@ -171,6 +171,8 @@ def _undisputed(decided: Decided) -> Decided:
             )  # fmt: skip
         case Outcome.LOST:
             raise away()
+        case Outcome.REVOKED:
+            raise key_refused("The key was revoked or has expired.")
     return decided
 
 

@@ -101,6 +101,7 @@ class _Sending:
                 body = await bodies.multipart()
             connection = connection_of(call.request)
             connection.body_is_read()
+            await call.renew()
             if body.uploads:
                 connection.allow_time(UPLOAD_ANSWER_S)
             content = body.fingerprint() if call.key else b""

@@ -72,7 +72,7 @@ COMMENT ON FUNCTION api_uploaded IS
     'The files of these uploads: pairs of a UUID and the number of octets. Null if one is not there as a whole: PostgreSQL has crashed.';
 
 -- The outcome of a request: stored, replayed, other (the Idempotency-Key was used for other content), busy (another process works
--- on the same key) or lost (its files are gone).
+-- on the same key), lost (its files are gone) or revoked (its key of the API has ended meanwhile).
 CREATE FUNCTION api_submit(sets jsonb) RETURNS TABLE (
     "set" integer, request integer, outcome text, ids bigint[], problems jsonb, suppressed jsonb, beside jsonb
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
@@ -117,9 +117,9 @@ BEGIN
         FROM submit_called(call, call_fingerprint(mails, '{}')) AS c;
         IF ids IS NOT NULL THEN RETURN; END IF;  -- otherwise the call has expired meanwhile
     END LOOP;
-    contents := api_uploaded(coalesce(one -> 'uploads', '[]'));
+    IF api_key_holds(acting()) THEN contents := api_uploaded(coalesce(one -> 'uploads', '[]')); ELSE outcome := 'revoked'; END IF;
     IF contents IS NULL THEN
-        outcome := 'lost';
+        outcome := coalesce(outcome, 'lost');
         DELETE FROM submit_calls AS c WHERE c.call = call;
         RETURN;
     END IF;
@@ -143,6 +143,7 @@ DECLARE
         SELECT pg_try_advisory_xact_lock(hashtextextended(concat(who, ' ', r ->> 'key'), salt))
         FROM jsonb_array_elements(requests) WITH ORDINALITY AS each (r, n) ORDER BY n);
     fresh integer[];
+    holds boolean;
     contents bytea[];
     put record;
 BEGIN
@@ -160,9 +161,10 @@ BEGIN
         PERFORM prove_earlier();
     END IF;
     IF fresh IS NULL THEN RETURN; END IF;
-    contents := api_uploaded(coalesce(one -> 'uploads', '[]'));
+    holds := api_key_holds(who);
+    IF holds THEN contents := api_uploaded(coalesce(one -> 'uploads', '[]')); END IF;
     IF contents IS NULL THEN
-        RETURN QUERY SELECT n - 1, 'lost', NULL::bigint[], NULL::jsonb, NULL::jsonb, NULL::jsonb FROM unnest(fresh) AS n;
+        RETURN QUERY SELECT n - 1, CASE WHEN holds THEN 'lost' ELSE 'revoked' END, NULL::bigint[], NULL::jsonb, NULL::jsonb, NULL::jsonb FROM unnest(fresh) AS n;
         RETURN;
     END IF;
     SELECT p.* INTO put FROM api_put((

@@ -78,6 +78,14 @@ $$;
 COMMENT ON FUNCTION api_keys_look IS
     'The keys of some secrets, with the seconds until each ends (null: never). So the API can list no keys.';
 
+CREATE FUNCTION api_key_holds(who text) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM api_keys AS k
+        WHERE k.name = substr(who, 5) AND starts_with(who, 'key:') AND k.revoked_at IS NULL AND coalesce(k.expires_at > now(), true));
+END $$;
+COMMENT ON FUNCTION api_key_holds IS 'Whether an identity is that of a key that was neither revoked nor has expired.';
+
 CREATE FUNCTION api_key_used(secret_id text, client inet) RETURNS void LANGUAGE sql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
     UPDATE api_secrets SET used_at = now(), used_from = client WHERE id = (

@@ -184,3 +184,42 @@ def test_a_request_that_does_not_end(
             until(is_closed)
         assert api.send("GET", "/v1/key", token).status == 200
         assert column(db, "SELECT count(*) FROM messages") == [0]
+
+
+FORM = (
+    '--b\r\nContent-Disposition: form-data; name="message"\r\nContent-Type: application/json\r\n'
+    f"\r\n{json.dumps(MAIL)}\r\n--b--\r\n"
+)
+
+
+def begun(api: ServedApi, token: str, path: str, kind: str, body: str) -> socket.socket:
+    """A connection with the beginning of a request, whose body lacks all but 20 octets."""
+    client = socket.create_connection(("127.0.0.1", api.port), 20)
+    client.sendall(
+        f"{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n"
+        f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n{body[:20]}".encode()
+    )
+    return client
+
+
+def test_a_key_that_is_revoked_while_a_body_comes(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db, "shop")
+    template = {"from": "shop@example.org", "subject": "x", "body": "x"}
+    requests = [
+        ("POST /v1/messages", "application/json", json.dumps(MAIL)),
+        ("POST /v1/messages/batch", "application/json", json.dumps({"messages": [MAIL]})),
+        ("POST /v1/messages", "multipart/form-data; boundary=b", FORM),
+        ("POST /v1/suppressions/import", "text/csv", "address\r\nann@b.example\r\n"),
+        ("PUT /v1/templates/hello", "application/json", json.dumps(template)),
+    ]
+    clients = [begun(api, token, *each) for each in requests]
+    assert api.send("GET", "/v1/key", token).status == 200
+    db.execute("UPDATE pgmta.api_keys SET revoked_at = now()")
+    db.commit()
+    until(lambda: api.send("GET", "/v1/key", token).status == 401)
+    for client, (_, _, body) in zip(clients, requests, strict=True):
+        client.sendall(body[20:].encode())
+        with client, client.makefile("rb") as answer:
+            assert answer.readline().startswith(b"HTTP/1.1 401 "), body
+    for table in ("messages", "suppressions", "templates", "api_uploads"):
+        assert column(db, f"SELECT count(*) FROM {table}") == [0], table

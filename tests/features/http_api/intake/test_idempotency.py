@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -200,6 +201,32 @@ async def test_keys_and_uploads_go_when_their_time_is_over(
     await resources.close()
     assert post(api, token, Idempotency_Key="one").members != first
     assert column(db, "SELECT count(*) FROM api_uploads") == [0]
+
+
+def test_nothing_is_stored_for_what_is_no_key_that_holds(
+    as_api: str, db: psycopg.Connection
+) -> None:
+    """A group commit may come after the end of a key whose requests it has."""
+    make_key(db, "shop")
+    make_key(db, "old", expires="2001-01-01")
+    make_key(db, "gone")
+    db.execute("UPDATE pgmta.api_keys SET revoked_at = now() WHERE name = 'gone'")
+    mails = [{**MAIL, "sender": "a@b.example"}]
+    sets: list[dict[str, Any]] = []
+    for name in ("key:shop", "key:old", "key:gone", "key:nobody", "key:", "boss", "shop", ""):
+        one = {"acting": name, "senders": None}
+        sets.append({**one, "call": str(uuid4()), "mails": mails})
+        requests = [{"key": "one", "fingerprint": "00", "mails": mails}]
+        sets.append({**one, "requests": requests})
+    with psycopg.connect(as_api, autocommit=True) as login:
+        rows = login.execute("SELECT outcome FROM pgmta.api_submit(%s)", [json.dumps(sets)])
+        assert [each for (each,) in rows] == ["stored"] * 2 + ["revoked"] * 14
+        # an answer that was lost is still that of the first call
+        db.execute("UPDATE pgmta.api_keys SET revoked_at = now()")
+        rows = login.execute("SELECT outcome FROM pgmta.api_submit(%s)", [json.dumps(sets[:2])])
+        assert [each for (each,) in rows] == ["stored", "replayed"]
+    assert column(db, STORED) == [2]
+    assert column(db, "SELECT count(*) FROM submit_calls") == [1]
 
 
 @pytest.mark.slow

@@ -85,9 +85,10 @@ class Endpoint:
         return bool(self.settings.tenant)
 
     @property
-    def owner(self) -> Owner:
-        """Whose endpoint it is."""
-        return self.settings.tenant, self.settings.viewer
+    def owner(self) -> Owner | None:
+        """Whose endpoint it is; None: an operator's."""
+        owner = self.settings.tenant, self.settings.viewer
+        return owner if any(owner) else None
 
 
 class LeasedWebhooks:

@@ -28,13 +28,15 @@ class Slots:
         )
 
     @asynccontextmanager
-    async def take(self, owner: Owner, failing: bool) -> AsyncIterator[None]:
-        """Wait for a place of an owner; `failing` says whether the endpoint's last request failed.
+    async def take(self, owner: Owner | None, failing: bool) -> AsyncIterator[None]:
+        """Wait for a place; `failing` says whether the endpoint's last request failed.
+
+        Endpoints of operators have no owner: each has one request at a time, whatever others do.
 
         The place among all comes last: whoever waits for another one does not hold it.
         """
         async with (
-            self._of_owner[owner, failing],
+            self._of_owner[owner, failing] if owner else nullcontext(),
             self._failing if failing else nullcontext(),
             self._all,
         ):

@@ -18,6 +18,7 @@ from bench.columns import aligned, number
 from bench.daemons import Product
 from bench.database import Server, fresh
 from bench.helper import Helper, HelperError
+from bench.http_sink import BAD
 from bench.options import (
     EXIT_CODES_HELP,
     HELP_SETTINGS,
@@ -34,13 +35,19 @@ from pgmta_features.webhooks.signing import Secrets
 
 LEAST = {"cursor": 0.95, "posted": 0.8}
 """The least share of the rate without a subscription."""
+MOST_S = 1.0
+"""The longest wait for an event (p99) at good endpoints beside bad ones."""
+_GOOD, _BAD_OF_KIND, _MAILS, _PAUSE_S = 75, 5, 100, 0.05
 ABOUT = f"""Measure the relay while programs get its events.
 
 One queued takes --mails from the queue to a next hop. Each of --rounds does so while nobody
 subscribes, while a reader has them by cursor, while they are posted to a webhook, while they go
 into a table, and while a function is called with them. A round ends when the last event is there.
+At last {_GOOD} webhooks get the events of single mails, beside {_BAD_OF_KIND} each that hang, fail,
+reset, answer 410 or redirect inward.
 {EXIT_CODES_HELP}the rate by cursor is under {LEAST["cursor"]}, or the one of webhooks under
-{LEAST["posted"]}, of the rate without a subscription, as medians of the rounds."""
+{LEAST["posted"]}, of the rate without a subscription, as medians of the rounds; or
+an event takes more than {MOST_S:g} s (p99) to the good webhooks beside bad ones."""
 TIMEOUT_S = 120.0
 _EVENTS_PER_MAIL = 2  # accepted, delivered
 _FILL = """
@@ -60,7 +67,8 @@ CREATE FUNCTION shop.on_mail(events jsonb) RETURNS void LANGUAGE sql
     AS $$ INSERT INTO shop.got SELECT e ->> 'id' FROM jsonb_array_elements(events) AS e $$;
 """
 _UNSUBSCRIBE = "SELECT events_unsubscribe(name) FROM event_subscriptions"
-_ADD = "SELECT webhook_add('bench', %s, NULL, '{}', %s, NULL, 100)"
+_MAIL = "SELECT submit('s@a.example', '{r@b.example}', convert_to(E'\\r\\nx', 'UTF8'))"
+_ADD = "SELECT webhook_add(%s, %s, %s, '{}', %s, NULL, 100)"
 _REMOVE = "DELETE FROM webhooks"
 _READ = "SELECT cursor, id FROM events_read(%s, 100)"
 
@@ -168,7 +176,7 @@ class Relay:
     @contextmanager
     def posted(self) -> Iterator[Count]:
         """A webhook gets batches of 100."""
-        self.db.execute(_ADD, (self.url, self.secrets.new_reference()))
+        self._add("bench", None)
 
         def posted() -> int:
             query = "SELECT cursor FROM webhooks"
@@ -192,6 +200,29 @@ class Relay:
         """A function is called with them."""
         self.db.execute("SELECT events_call('shop.on_mail')")
         yield lambda: self._rows("SELECT count(*) FROM shop.got")
+
+    def beside_bad_ones(self) -> dict[str, float]:
+        """Return how long the events of single mails took to the good endpoints."""
+        kinds = {"good": _GOOD, **dict.fromkeys(BAD, _BAD_OF_KIND)}
+        with self._unsubscribed():
+            for name in (f"{kind}{n}" for kind, number in kinds.items() for n in range(number)):
+                self._add(name, ["accepted"])
+            while self._rows("SELECT count(*) FROM webhooks WHERE leased_by IS NULL"):
+                time.sleep(_PAUSE_S)
+            for _ in range(_MAILS):
+                self.db.execute(_MAIL.encode())
+                time.sleep(_PAUSE_S)
+            end, wanted, report = time.monotonic() + TIMEOUT_S, _GOOD * _MAILS, {"events": 0.0}
+            while report["events"] != wanted:
+                if time.monotonic() > end:
+                    raise HelperError(f"{report['events']} of {wanted} events came")
+                time.sleep(_PAUSE_S)
+                self.receiver.tell("report")
+                report = self.receiver.wait("report")
+        return report
+
+    def _add(self, name: str, kinds: list[str] | None) -> None:
+        self.db.execute(_ADD, (name, self.url + name, kinds, self.secrets.new_reference()))
 
     def _rows(self, query: str) -> int:
         return int(self.db.execute(query.encode()).fetchall()[0][0])
@@ -221,9 +252,11 @@ def main(uri: str | None, keep: bool, mails: int, rounds: int, json_: bool) -> N
                     rates[mode].append(run.rate(mode, mails) / alone[-1])
                 shown = ", ".join(f"{mode} {rates[mode][-1]:.2f}" for mode in MODES)
                 log(f"round {turn + 1}: {alone[-1]:,.0f}/s, {shown}")
+            waits = run.beside_bad_ones()
     shares = {mode: statistics.median(found) for mode, found in rates.items()}
     figures = {"mails per second while nobody subscribes": statistics.median(alone)}
     figures |= {f"of that: {mode}": share for mode, share in shares.items()}
+    figures |= {f"seconds beside bad ones, {at}": waits[at] for at in ("p50", "p99")}
     if json_:
         click.echo(dump({"about": about, **figures}))
     else:
@@ -231,6 +264,8 @@ def main(uri: str | None, keep: bool, mails: int, rounds: int, json_: bool) -> N
         click.echo(f"{about}\n\n{aligned(lines)}\n")
     missed = [f"{mode}: {shares[mode]:.3f} of the rate" for mode, least in LEAST.items()
               if shares[mode] < least]  # fmt: skip
+    if waits["p99"] > MOST_S:
+        missed.append(f"webhooks beside bad ones: {waits['p99']:.2f} s (p99)")
     finish(run.notes, missed)
 
 

@@ -79,9 +79,15 @@ SELECT events_call(%(function)s, %(login)s, %(viewer)s, %(tenant)s) AS name
 EXISTS (SELECT FROM event_tables AS t
     WHERE (SELECT r.next_try FROM event_retries AS r WHERE r.name = t.name ORDER BY r.next_try LIMIT 1) <= now())
 
+-- name: late_tables
+-- The tables for which events wait.
+SELECT t.name FROM event_tables AS t
+WHERE (SELECT r.next_try FROM event_retries AS r WHERE r.name = t.name ORDER BY r.next_try LIMIT 1) <= now()
+ORDER BY t.name
+
 -- name: later
 -- Insert events that wait for a table.
-SELECT name, events, reason FROM event_tables_later()
+SELECT events, reason FROM event_table_later(%(name)s)
 
 -- name: functions
 -- Whether a function is called with events.

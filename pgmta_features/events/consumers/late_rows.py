@@ -12,6 +12,8 @@ from queued.upkeep.duty import Duty, Work
 log = get("events")
 
 _INTERVAL_S = 1.0
+# of its own: a slow table must keep no heartbeat waiting
+_SETTINGS = {"statement_timeout": "5s"}
 _SQL = feature_queries("events")
 
 RETRIES = Look(_SQL["retries"])
@@ -24,13 +26,15 @@ _SERIES = (
 
 
 def _make(process: QueuedProcess) -> Work:
+    link = process.resources.link("late event rows", _SETTINGS)
     numbers: dict[tuple[str, ...], float] = {}
     reasons: dict[str, str] = {}
 
     async def insert() -> None:
-        for name, events, reason in await process.link.run(_SQL["later"]):
+        for (name,) in await link.run(_SQL["late_tables"]):
+            ((events, reason),) = await link.run(_SQL["later"], {"name": name})
             numbers[(name,)] = numbers.get((name,), 0.0) + events
-            if reasons.get(name) != reason:
+            if reason and reasons.get(name) != reason:
                 reasons[name] = reason
                 log.warning("events are inserted later", table=name, reason=reason)
 

@@ -213,63 +213,68 @@ END $$;
 COMMENT ON FUNCTION event_tables_fill IS
     'At the end of a transaction: inserts the events of a statement into tables of applications, or notes that it could not.';
 
-CREATE FUNCTION event_tables_later() RETURNS TABLE (name text, events bigint, reason text)
+CREATE FUNCTION event_table_later(table_name text, OUT events bigint, OUT reason text)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
-#variable_conflict use_column
 DECLARE
-    max_events CONSTANT integer := 1000;
+    max_events CONSTANT integer := 1000;  -- of an insert
+    fast_s CONSTANT double precision := 0.1;  -- an insert that takes less is followed by a larger one
+    until CONSTANT timestamptz := clock_timestamp() + interval '1 second';
     consumer event_tables;
     late event_retries;
+    size integer := 1;
     upto integer;
+    put record;
     state text;
 BEGIN
-    FOR consumer IN SELECT * FROM event_tables AS t ORDER BY t.name LOOP
-        name := consumer.name;
-        events := 0;
-        reason := NULL;
-        FOR late IN
-            SELECT * FROM event_retries AS l WHERE l.name = consumer.name AND l.next_try <= now()
-            ORDER BY l.next_try, l.commit, l.place LIMIT 100 FOR UPDATE SKIP LOCKED
-        LOOP
-            EXIT WHEN events >= max_events;
-            reason := late.reason;
-            state := NULL;
-            upto := least(late.last, late.place + max_events);
+    SELECT * INTO consumer FROM event_tables AS t WHERE t.name = table_name;
+    events := 0;
+    FOR late IN
+        SELECT * FROM event_retries AS l WHERE l.name = consumer.name AND l.next_try <= now()
+        ORDER BY l.next_try, l.commit, l.place LIMIT 100 FOR UPDATE SKIP LOCKED
+    LOOP
+        reason := late.reason;
+        state := NULL;
+        WHILE state IS NULL AND clock_timestamp() < until LOOP
+            upto := least(late.last, late.place + size);
             BEGIN
-                events := events + (event_rows_put(consumer, late.commit, late.at, late.place, upto)).events;
-            EXCEPTION WHEN OTHERS THEN
+                put := event_rows_put(consumer, late.commit, late.at, late.place, upto);
+            EXCEPTION WHEN query_canceled OR OTHERS THEN  -- by the statement_timeout of queued
                 state := SQLSTATE;
                 reason := left(SQLERRM, 1000);
+                CONTINUE;
             END;
-            IF state IS NULL AND upto = late.last THEN
+            events := events + put.events;
+            IF put.seconds < fast_s THEN size := least(4 * size, max_events); END IF;
+            IF upto = late.last THEN
                 DELETE FROM event_retries AS l WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
-            ELSIF state IS NULL THEN
-                UPDATE event_retries AS l SET place = upto WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
-            ELSIF late.last > late.place + 1 AND left(state, 2) IN ('22', '23', '54') THEN
-                -- one that the table refuses keeps no other from its place, so they go one by one
-                UPDATE event_retries AS l SET last = late.place + 1
-                WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
-                INSERT INTO event_retries (name, commit, at, place, last, noted_at, reason)
-                SELECT late.name, late.commit, late.at, p, CASE p WHEN upto THEN late.last ELSE p + 1 END, late.noted_at, late.reason
-                FROM generate_series(late.place + 1, upto) AS p WHERE p < late.last;
-            ELSE
-                UPDATE event_retries AS l SET tries = l.tries + 1, reason = event_tables_later.reason,
-                    next_try = clock_timestamp() + least(2 ^ least(l.tries, 10), 60) * interval '1 second'
-                WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
-                -- anything else would meet the next ones too
-                EXIT WHEN left(state, 2) NOT IN ('22', '23', '54');
+                EXIT;
             END IF;
+            UPDATE event_retries AS l SET place = upto WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
+            late.place := upto;
         END LOOP;
-        IF reason IS NOT NULL THEN
-            UPDATE event_tables AS t SET later = t.later + events, error = reason, failed_at = clock_timestamp()
-            WHERE t.name = consumer.name;
-            RETURN NEXT;
+        IF left(state, 2) IN ('22', '23', '54') AND late.last > late.place + 1 THEN
+            -- one that the table refuses keeps no other from its place, so they go one by one
+            UPDATE event_retries AS l SET last = late.place + 1
+            WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
+            INSERT INTO event_retries (name, commit, at, place, last, noted_at, reason)
+            SELECT late.name, late.commit, late.at, p, CASE p WHEN upto THEN late.last ELSE p + 1 END, late.noted_at, late.reason
+            FROM generate_series(late.place + 1, upto) AS p WHERE p < late.last;
+        ELSIF state IS NOT NULL THEN
+            UPDATE event_retries AS l SET tries = l.tries + 1, reason = event_table_later.reason,
+                next_try = clock_timestamp() + least(2 ^ least(l.tries, 10), 60) * interval '1 second'
+            WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
         END IF;
+        -- anything else would meet the next ones too
+        EXIT WHEN left(state, 2) NOT IN ('22', '23', '54') OR clock_timestamp() > until;
     END LOOP;
+    IF reason IS NOT NULL THEN
+        UPDATE event_tables AS t SET later = t.later + events, error = reason, failed_at = clock_timestamp()
+        WHERE t.name = consumer.name;
+    END IF;
 END $$;
-COMMENT ON FUNCTION event_tables_later IS
-    'Inserts what could not be inserted with its outcome, at most about 1,000 events into each table. An event that a table '
-    'refuses is tried again after 1 s to 60 s. Returns how many were inserted, and the last reason.';
+COMMENT ON FUNCTION event_table_later IS
+    'Inserts what a table did not take with its outcome, for about 1 s: few events at first, and more while the table is fast. '
+    'An event that it refuses is tried again after 1 s to 60 s. Returns how many were inserted, and the last reason.';
 
 CREATE FUNCTION event_table_statements(words text) RETURNS TABLE (role text, statements text)
     LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
@@ -356,4 +361,4 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('event_tables', 'pgmta_queued', 'SELECT'),
     ('FUNCTION event_table_statements', 'pgmta_operator', 'EXECUTE'),
     ('FUNCTION events_into', 'pgmta_operator', 'EXECUTE'),
-    ('FUNCTION event_tables_later', 'pgmta_queued', 'EXECUTE');
+    ('FUNCTION event_table_later', 'pgmta_queued', 'EXECUTE');

@@ -61,6 +61,13 @@ HOSTILE = {
     "unlogged": "ALTER TABLE shop.events SET UNLOGGED",
 }
 
+MANY = """
+INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
+    event, sender, recipient, domain, worker, host, command, enhanced, reply)
+SELECT now(), now(), n, n, 1, 1, 250, 'delivered', '', '', 'b.example', '', '', '', '', ''
+FROM generate_series(1, 2500) AS n
+"""
+
 
 @pytest.fixture
 def shop(db: psycopg.Connection) -> None:
@@ -94,7 +101,13 @@ def later(db: psycopg.Connection) -> None:
     """Do what the duty does, without its pauses, until nothing is due."""
     db.execute("UPDATE event_retries SET next_try = now()")
     while fetch(db, "SELECT count(*) FROM event_retries WHERE next_try <= now()") != (0,):
-        db.execute("SELECT event_tables_later()")
+        db.execute("SELECT event_table_later(name) FROM event_tables")
+
+
+def slow_down(db: psycopg.Connection) -> None:
+    """Have an event take 10 ms or more, and one of a mail to a thousand 0.5 s."""
+    for _ in range(200):
+        db.execute("CREATE INDEX ON shop.events USING gin (document) WITH (fastupdate = off)")
 
 
 def known(db: psycopg.Connection) -> list[str]:
@@ -194,6 +207,46 @@ def test_a_slow_table_delays_few_outcomes(db: psycopg.Connection, filled: None) 
     assert fetch(db, "SELECT later, left(error, 14) FROM event_tables") == (19, "an insert took")
 
 
+def test_what_a_slow_table_gets_later_is_bounded_by_time(
+    db: psycopg.Connection, database: str, filled: None
+) -> None:
+    slow_down(db)
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE shop.events IN ACCESS EXCLUSIVE MODE")
+        send(db, *(f"r{place}@b.example" for place in range(1000)))
+    once = "SELECT reason FROM event_table_later('shop.events')"
+    db.execute("SET statement_timeout = '0.2s'")
+    assert "statement timeout" in column(db, once)[0]
+    db.execute("RESET statement_timeout")
+    assert column(db, "SELECT tries FROM event_retries") == [1]
+    db.execute(MANY)
+    db.execute(once)
+    assert 0 < len(ids(db)) < 2500
+    db.execute("DELETE FROM event_retries WHERE last - place > 100")
+    later(db)
+    assert reasons(db) == []
+
+
+def test_a_table_that_takes_long_stops_no_other_upkeep(
+    db: psycopg.Connection, database: str, filled: None, system: System
+) -> None:
+    session = (
+        "SELECT query_start, wait_event_type, now() FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name LIKE '%%queued ' || %s"
+    )
+    with psycopg.connect(database) as other:
+        other.execute("LOCK TABLE shop.events IN ACCESS EXCLUSIVE MODE")
+        attempt(db)
+        other.execute("SELECT FROM event_tables FOR UPDATE")  # the duty waits for it
+        system.queued(system.hop())
+        *_, at = until(
+            lambda: [
+                found for found in db.execute(session, ("late event rows",)) if found[1] == "Lock"
+            ]
+        )[0]
+        until(lambda: fetch(db, session, "upkeep")[0] > at)
+
+
 def test_a_row_that_an_open_transaction_inserts_delays_few_outcomes(
     db: psycopg.Connection, database: str, filled: None
 ) -> None:
@@ -258,13 +311,7 @@ def test_what_does_not_fit_into_an_outcome_comes_later(
     db: psycopg.Connection, database: str, filled: None
 ) -> None:
     """Many events at once, and transactions that would not see a change of the table."""
-    many = """
-        INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
-            event, sender, recipient, domain, worker, host, command, enhanced, reply)
-        SELECT now(), now(), n, n, 1, 1, 250, 'delivered', '', '', 'b.example', '', '', '', '', ''
-        FROM generate_series(1, 2500) AS n
-    """
-    db.execute(many)
+    db.execute(MANY)
     with psycopg.connect(database) as other:
         other.isolation_level = IsolationLevel.REPEATABLE_READ
         attempt(other, 9000, 9000)

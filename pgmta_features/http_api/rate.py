@@ -1,14 +1,24 @@
-"""Requests of each key in a second, and refused keys, of this process."""
+"""Requests of each key in a second, bodies of it that come, and refused keys, of this process."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+from pgmta_features.http_api.caller import Caller
+from pgmta_features.http_api.problem import Problem
+
+MAX_BODIES_OF_KEY = 250
+"""Half of the uploads of a process, so that one key leaves room for others."""
 
 _MIN_KEPT_KEYS = 1000  # so many are kept before quiet ones are looked for
 _MAX_REFUSALS = 10_000  # that are remembered
 _REFUSAL_S = 60.0
+_RETRY_S = "5"  # after bodies that are under way
 
 
 class KeyRates:
@@ -30,6 +40,34 @@ class KeyRates:
             self._busy_until = {k: at for k, at in self._busy_until.items() if at > now}
             self._max_kept = max(_MIN_KEPT_KEYS, 2 * len(self._busy_until))
         return int((now + 1.0 - until) * limit + 1e-6)
+
+
+class BodyPlaces:
+    """Counts requests whose body was not there at once, by key."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    @contextmanager
+    def place(self, caller: Caller, request: web.Request) -> Iterator[bool]:
+        """Count a request, unless all of its body is there; yield whether it is counted.
+
+        Raises Problem if the key has too many of them.
+        """
+        if request.content.is_eof():
+            yield False
+            return
+        name = caller.name
+        if self._taken[name] >= MAX_BODIES_OF_KEY:
+            raise Problem(429, "rate", f"{MAX_BODIES_OF_KEY} bodies of the key are under way.",
+                          headers={"Retry-After": _RETRY_S, "Connection": "close"})  # fmt: skip
+        self._taken[name] += 1
+        try:
+            yield True
+        finally:
+            self._taken[name] -= 1
+            if not self._taken[name]:
+                del self._taken[name]
 
 
 class Refusals:

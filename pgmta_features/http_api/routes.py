@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache, partial
 from typing import Any
 
@@ -30,7 +31,7 @@ from pgmta_features.http_api.checking import (
 )
 from pgmta_features.http_api.operation import Call, Operation
 from pgmta_features.http_api.problem import Problem, not_found
-from pgmta_features.http_api.rate import KeyRates, Refusals
+from pgmta_features.http_api.rate import BodyPlaces, KeyRates, Refusals
 from queued.web.site import Served, Site, WebPart
 from queued.web.web_config import WebConfig
 
@@ -52,6 +53,7 @@ class ApiRoutes:
         self._api = Api(site)
         self._rates = KeyRates()
         self._refusals = Refusals()
+        self._bodies = BodyPlaces()
         self._octets_under_way = 0
 
     def routes(self) -> Sequence[Route]:
@@ -88,6 +90,7 @@ class ApiRoutes:
         self, operation: Operation, request: web.Request, fields: dict[str, str]
     ) -> web.StreamResponse:
         taken = 0
+        places = ExitStack()
 
         def take(octets: int) -> None:
             nonlocal taken
@@ -105,8 +108,8 @@ class ApiRoutes:
             renew = partial(self._renew, operation, request, client)
             fields |= self._count(caller)
             _check_scope(operation, caller)
-        comes = not request.content.is_eof()  # it is not all there yet
         try:
+            comes = places.enter_context(self._bodies.place(caller, request))
             call = Call(
                 caller=caller,
                 request=request,
@@ -118,10 +121,12 @@ class ApiRoutes:
                 renew=renew,
             )
             if comes and call.body is not None:
+                places.close()
                 await renew()
             found = await operation.handler(call)
         finally:
             self._octets_under_way -= taken
+            places.close()
         if isinstance(found, web.StreamResponse):
             return found
         headers = {**fields, **found.headers}
@@ -149,7 +154,10 @@ class ApiRoutes:
     async def _authenticate(self, request: web.Request, client: str) -> Caller:
         """Return the key of a request. Raises Problem."""
         clients, keys = self._site.clients, self._api.keys
-        kind, _, text = request.headers.get("Authorization", "").partition(" ")
+        given = request.headers.getall("Authorization", [""])
+        if len(given) > 1:  # a proxy may have judged the other one
+            raise Problem(400, "invalid", "Authorization: give one.")
+        kind, _, text = given[0].partition(" ")
         text = text.strip()
         if kind.lower() != "bearer" or not text:
             raise Problem(

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from pgmta_features.http_api.rate import MAX_BODIES_OF_KEY
 from tests.features.http_api.bad import bad_bodies, bad_wire
 from tests.features.http_api.bad.bad_bodies import MAIL, Bad
 from tests.features.http_api.served import ServedApi, make_key, serving_api
@@ -223,3 +224,33 @@ def test_a_key_that_is_revoked_while_a_body_comes(api: ServedApi, db: psycopg.Co
             assert answer.readline().startswith(b"HTTP/1.1 401 "), body
     for table in ("messages", "suppressions", "templates", "api_uploads"):
         assert column(db, f"SELECT count(*) FROM {table}") == [0], table
+
+
+def test_one_key_leaves_room_for_the_bodies_of_others(
+    as_api: str, tmp_path: Path, db: psycopg.Connection
+) -> None:
+    token, other = make_key(db, "shop"), make_key(db, "other")
+    with serving_api(tmp_path, as_api, limits={"address_connections": 2000}) as api:
+        kinds = ["application/json", "multipart/form-data; boundary=b"] * (MAX_BODIES_OF_KEY // 2)
+        open_ones = [begun(api, token, "POST /v1/messages", each, FORM) for each in kinds]
+
+        def refused() -> bool:
+            with begun(api, token, "POST /v1/messages", kinds[1], FORM) as client:
+                client.settimeout(0.5)  # one that is admitted has no answer
+                try:
+                    return client.recv(65536).startswith(b"HTTP/1.1 429 ")
+                except TimeoutError:
+                    return False
+
+        until(refused)
+        assert api.send("POST", "/v1/messages", other, MAIL).status == 202
+        assert api.send("GET", "/v1/key", token).status == 200
+        multipart = {"Content-Type": kinds[1]}
+        assert api.send("POST", "/v1/messages", other, FORM.encode(), **multipart).status == 202
+        for client in open_ones:
+            client.close()
+        until(
+            lambda: (
+                api.send("POST", "/v1/messages", token, FORM.encode(), **multipart).status == 202
+            )
+        )

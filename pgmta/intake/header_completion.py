@@ -14,6 +14,7 @@ from pgmta.mail.address_list import AddressSpan, UnreadableError, address_spans
 from pgmta.mail.header import completed, find_fields, header_block, without_bcc
 
 _FROM = find_fields(b"from")
+_SENDER = find_fields(b"sender")
 # Some readers take a bare CR for a line end, and would see another From field behind it
 _HIDES_FIELDS = re.compile(rb"\r(?!\n)|\0")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -38,7 +39,7 @@ class HeaderCompletion:
 
     `completes` says whether Date and Message-ID are added where they are missing, and Bcc is
     removed. `may_send` knows the senders of the user, None without a user. A From of others is
-    refused if it `refuses` that.
+    refused if it `refuses` that. With `judges_sender` a field Sender counts as From does.
     """
 
     hostname: str
@@ -46,6 +47,7 @@ class HeaderCompletion:
     completes: bool
     may_send: MaySend | None = None
     refuses: bool = True
+    judges_sender: bool = False
     by_user: bool = field(default=False, init=False)
     """Whether all addresses in From are the user's, by every reading of the header."""
 
@@ -59,7 +61,7 @@ class HeaderCompletion:
             return content, HeaderRefusal.TOO_LARGE
         body = content[len(header) :]
         if self.may_send:
-            own = _written_by(header, self.may_send)
+            own = _written_by(header, self.may_send, judges_sender=self.judges_sender)
             if self.refuses and not own:
                 return content, HeaderRefusal.AUTHOR_DENIED
             # queued ends lines at CRLF alone, and the header at an empty line
@@ -69,15 +71,25 @@ class HeaderCompletion:
         return completed(without_bcc(header), body, self.hostname), None
 
 
-def _written_by(header: bytes, may_send: MaySend) -> bool:
-    """Return whether the header has one From, and the user may send from all its addresses."""
+def _written_by(header: bytes, may_send: MaySend, *, judges_sender: bool) -> bool:
+    """Return whether the header has one From, and the user may send from all its addresses.
+
+    And the same of a Sender, if that is judged and there.
+    """
     if _HIDES_FIELDS.search(header):
         return False
-    authors = _FROM.findall(header)
-    if len(authors) != 1 or len(authors[0]) > _MAX_AUTHORS_OCTETS or authors[0].count(b"(") > 20:
+    authors, senders = _FROM.findall(header), _SENDER.findall(header) if judges_sender else []
+    if len(authors) != 1 or len(senders) > 1:
+        return False
+    return all(_has_own(field, may_send) for field in authors + senders)
+
+
+def _has_own(value: bytes, may_send: MaySend) -> bool:
+    """Return whether the user may send from all addresses of a field."""
+    if len(value) > _MAX_AUTHORS_OCTETS or value.count(b"(") > 20:
         return False  # what the parser makes of deeply nested comments is not worth knowing
     try:
-        text = _NEWLINE.sub("", authors[0].decode())
+        text = _NEWLINE.sub("", value.decode())
         mailboxes = [parse_mailbox(address, utf8=True) for _, address in getaddresses([text])]
         # queued finds the signing key by this reader: both have to see only addresses of the user
         found, whole = address_spans(text.encode())

@@ -154,7 +154,8 @@ class Bodies:
         files = list(body.mail.get("attachments", ()))
         while part := await self._next(reader):
             if not part.filename:
-                raise Problem(422, "invalid", "Parts behind `message` are files, with a filename.")
+                raise Problem(422, "invalid", "Parts behind `message` are files, with a filename, "
+                              "or with filename*=UTF-8''NAME (RFC 8187).")  # fmt: skip
             if len(files) >= _MAX_FILES:
                 raise Problem(422, "invalid", f"There are more than {_MAX_FILES} files.",
                               headers={"Connection": "close"})  # fmt: skip
@@ -182,8 +183,10 @@ class Bodies:
         part = await reader.next()
         if part is None:
             return None
-        encoding = "" if isinstance(part, MultipartReader) else _encoding(part)
-        if isinstance(part, MultipartReader) or encoding not in _ENCODINGS:
+        if isinstance(part, MultipartReader):
+            raise Problem(415, "body-type", "A part is a multipart itself. Each file is a part of "
+                          "the form.", headers={"Connection": "close"})  # fmt: skip
+        if _encoding(part) not in _ENCODINGS:
             raise Problem(
                 415, "body-type", "A part has no Content-Transfer-Encoding or Content-Encoding.",
                 headers={"Connection": "close"},
@@ -235,7 +238,7 @@ async def _with_line_ends(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _checked(parts: AsyncIterator[bytes], may_send: MaySend) -> AsyncIterator[bytes]:
-    """Yield a content without Bcc, once all addresses in From are the key's. Raises Problem."""
+    """Yield a content without Bcc, once From and Sender are the key's. Raises Problem."""
     beginning = b""
     whole = True
     async for part in parts:
@@ -243,7 +246,7 @@ async def _checked(parts: AsyncIterator[bytes], may_send: MaySend) -> AsyncItera
         if b"\r\n\r\n" in beginning or len(beginning) > _MAX_HEADER_OCTETS:
             whole = False
             break
-    completion = HeaderCompletion("", completes=False, may_send=may_send)
+    completion = HeaderCompletion("", completes=False, may_send=may_send, judges_sender=True)
     _, refusal = completion.apply(beginning, whole=whole)
     if refusal is HeaderRefusal.TOO_LARGE:
         raise Problem(422, "invalid", "The header of the content does not end within 64 KB.",
@@ -251,7 +254,8 @@ async def _checked(parts: AsyncIterator[bytes], may_send: MaySend) -> AsyncItera
     if refusal is not None:
         raise Problem(
             403, "sender-refused",
-            "The content has not one From field with addresses from which the key may send.",
+            "The content needs one From field, with addresses from which the key may send. A field "
+            "Sender has to be such an address, too.",
             headers={"Connection": "close"},
         )  # fmt: skip
     header = header_block(beginning, len(beginning))

@@ -82,7 +82,7 @@ def test_each_form_of_mail_is_stored_for_its_key(api: ServedApi, db: psycopg.Con
     body, fields = multipart(
         ('name="message"', "application/json", json.dumps({**MAIL, "attachments": files}).encode()),
         ('name="file"; filename="large.bin"', "application/octet-stream", large),
-        ('name="file"; filename="small.bin"', "application/octet-stream", b"s"),
+        ("name=file; filename*=UTF-8''small%20%E2%82%AC.bin", "application/octet-stream", b"s"),
         ('name="file"; filename="more.bin"', "application/octet-stream", large[::-1]),
     )
     answers.append(post(api, token, body, **fields))
@@ -106,7 +106,7 @@ def test_each_form_of_mail_is_stored_for_its_key(api: ServedApi, db: psycopg.Con
     tail = content(db, ids[4])
     encoded = [base64.b64encode(each)[:70] for each in (large, large[::-1], b"s", b"small")]
     assert all(each in tail for each in encoded)
-    assert tail.index(b"a.txt") < tail.index(b"large.bin") < tail.index(b"small.bin")
+    assert tail.index(b"a.txt") < tail.index(b"large.bin") < tail.index(b"small%20%E2%82%AC.bin")
     assert column(db, "SELECT count(*) FROM api_uploads") == [0]
 
 
@@ -181,6 +181,8 @@ def test_from_of_templates_and_contents_has_to_be_of_the_key(
         b"From: x@other.example\r\n", b"Subject: none\r\n",
         b"From: shop@example.org\r\nFrom: x@other.example\r\n",
         b"From: shop@example.org, x@other.example\r\n",
+        b"From: shop@example.org\r\nSender: ceo@bank.example\r\n",
+        b"Sender: shop@example.org\r\nFrom: shop@example.org\r\nsender: shop@example.org\r\n",
     ):  # fmt: skip
         answer = post(api, token, header + b"\r\nx\r\n", f"?{query}", Content_Type="message/rfc822")
         assert problem(answer) == (403, "sender-refused", ""), answer

@@ -87,7 +87,7 @@ class ServerConnection(RequestHandler):
         self._head: bytearray | None = None  # the header so far, until its empty line has come
         self._until = 0.0
         self._serving = False
-        self._ignores = False  # what comes: it is the rest of a body, after an answer that ends all
+        self._ignores = False  # drop input: the rest of a body whose final answer is sent
         self._admitted = False
         # kept, because aiohttp forgets the transport before it is closed
         self._wire: asyncio.Transport | None = None

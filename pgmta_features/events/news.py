@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing, suppress
-from weakref import WeakKeyDictionary
+from functools import cache
 
 import psycopg
 
@@ -69,9 +69,7 @@ class EventNews:
             await asyncio.sleep(_RECONNECT_PAUSE_S)
 
 
-_NEWS: WeakKeyDictionary[Resources, EventNews] = WeakKeyDictionary()
-
-
+@cache
 def event_news(resources: Resources) -> EventNews:
     """Return the news of a process: all its readers share one connection."""
-    return _NEWS.setdefault(resources, EventNews(resources))
+    return EventNews(resources)

@@ -22,7 +22,7 @@ RESOURCES: dict[str, str] = {
     "messages": "",
     "messages_send": "",
     "description": "",
-    "events": "events",
+    "events": "",
     "webhooks": "webhooks",
     "suppressions": "",
     "templates": "",

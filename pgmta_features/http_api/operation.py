@@ -125,8 +125,8 @@ class Operation:
     `stores` it takes an Idempotency-Key. `max_body` is in octets; 0: `limits.api_body`. Other
     bodies have at most `max_stream` octets; 0: the same. `other_answers` are content types, with
     descriptions, that the handler may answer with in place of JSON. `public` needs no key:
-    `call.caller` has no name and no scope. The handler judges the members of the list `apart` of
-    the body one by one; a text that can't be stored leaves a Problem in place of its member.
+    `call.caller` has no name and no scope. The handler judges the members of the list
+    `judged_singly` of the body one by one; a text that can't be stored leaves a Problem in place of its member.
     """
 
     method: str
@@ -144,7 +144,7 @@ class Operation:
     other_answers: Mapping[str, str] = field(default_factory=dict)
     stores: bool = False
     public: bool = False
-    apart: str = ""
+    judged_singly: str = ""
 
     @property
     def takes_body(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from pydantic import (
@@ -15,11 +15,24 @@ from pydantic import (
     model_serializer,
 )
 
+from pgmta.config.types import hint
 from pgmta.mail.names import check_tenant
 from pgmta_features.http_api.operation import MAX_ID, Received, id_of
 from pgmta_features.http_api.problem import Problem
 
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+def words_of_list(known: Sequence[str], noun: str) -> Callable[[str], str]:
+    """Return a validator of words with commas between them, each of which is known."""
+
+    def check(text: str) -> str:
+        for word in text.split(","):
+            if word not in known:
+                raise ValueError(f"there is no {noun} {word[:40]!r}; {hint(word, known)}")
+        return text
+
+    return check
 
 
 class TenantQuery(Received):

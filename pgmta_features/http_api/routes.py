@@ -285,7 +285,7 @@ async def _body(
         if error.status == 413:
             raise Problem(413, "body-size", error.detail, headers=error.headers) from None
         raise
-    return checked_body(read_json(octets, operation.apart), operation.body)
+    return checked_body(read_json(octets, operation.judged_singly), operation.body)
 
 
 def _idempotency_key(request: web.Request) -> str:

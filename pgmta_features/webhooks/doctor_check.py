@@ -32,7 +32,7 @@ async def checks(examination: Examination) -> dict[str, Check]:
                     f"webhook {name} gets no events: its subscription is missing",
                     "as an operator: `SELECT pgmta.events_subscribe('webhooks', 'webhook')`",
                 )
-            elif row["alone"]:
+            elif row["unposted"]:
                 yield warning(
                     "webhooks",
                     f"no queued posts for webhook {name}",

@@ -42,7 +42,7 @@ class EndpointLoop:
 
     def __init__(
         self, claimed: Claimed, table: LeasedWebhooks, connection: EndpointConnection,
-        secrets: Secrets, slots: Slots, notice: Notice, rest: Callable[[], float],
+        secrets: Secrets, slots: Slots, notice: Notice, read_interval_s: Callable[[], float],
     ) -> None:  # fmt: skip
         self.endpoint = Endpoint(claimed.settings)
         self._table = table
@@ -50,7 +50,7 @@ class EndpointLoop:
         self._secrets = secrets
         self._slots = slots
         self._notice = notice
-        self._rest = rest
+        self._read_interval_s = read_interval_s
         self._failures = claimed.failures
         self._due = time.monotonic() + min(claimed.wait, _MAX_FIRST_PAUSE_S)
         self._replays = claimed.replays
@@ -144,7 +144,7 @@ class EndpointLoop:
         except TimeoutError:
             return
         # so that many endpoints together do not read all the time
-        await asyncio.sleep(max(0.0, self._read_at + self._rest() - time.monotonic()))
+        await asyncio.sleep(max(0.0, self._read_at + self._read_interval_s() - time.monotonic()))
 
     async def _deliver(self, events: Sequence[EventRow]) -> bool:
         """Post a batch; return whether the endpoint has all but those that were set aside.

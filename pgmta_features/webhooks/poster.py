@@ -144,7 +144,13 @@ class Poster:
             endpoint.url, self._reach, lambda: self._contexts.pkix, of_tenant=endpoint.of_tenant
         )
         loop = EndpointLoop(
-            claimed, self._table, connection, self._secrets, self._slots, self._notice, self._rest
+            claimed,
+            self._table,
+            connection,
+            self._secrets,
+            self._slots,
+            self._notice,
+            self._read_interval_s,
         )
         self._loops[settings] = loop
         self._tasks[settings] = start_part(f"webhook {settings.id}", loop.run)
@@ -162,7 +168,7 @@ class Poster:
             settings.url, reason,
         )  # fmt: skip
 
-    def _rest(self) -> float:
+    def _read_interval_s(self) -> float:
         return len(self._loops) / _READS_PER_S
 
     async def _listen(self) -> None:

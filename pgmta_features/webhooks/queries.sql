@@ -87,7 +87,7 @@ SELECT * FROM pgmta.webhook_failures_seen(%(id)s, %(after)s, %(most)s)
 -- name: unwell
 SELECT w.id, w.name, w.state, w.reason, w.failures, extract(epoch FROM now() - w.failing_since)::float8 AS seconds,
     NOT EXISTS (
-        SELECT FROM pgmta.daemons AS d WHERE d.process = w.leased_by AND d.seen_at > now() - interval '1 minute') AS alone,
+        SELECT FROM pgmta.daemons AS d WHERE d.process = w.leased_by AND d.seen_at > now() - interval '1 minute') AS unposted,
     NOT EXISTS (SELECT FROM pgmta.event_subscriptions AS s WHERE s.kind = 'webhook') AS unsubscribed,
     pgmta.webhook_lag(w.cursor) AS lag,
     (SELECT count(*) FROM pgmta.webhook_failures AS f WHERE f.webhook_id = w.id AND f.asked_at IS NULL) AS set_aside

@@ -19,7 +19,7 @@ from queued.delivery.dns.forbidden import Address, Network, embedded
 from queued.delivery.dns.resolver import Questions
 from queued.delivery.dns.unresponsive import Unresponsive
 
-_UNICAST = IPv6Network("2000::/3")  # all global unicast addresses that IANA has given away
+_UNICAST = IPv6Network("2000::/3")  # all global unicast addresses allocated by IANA
 _NAT64 = IPv6Network("64:ff9b::/96")  # leads to the IPv4 address in it (RFC 6052)
 _NOT_PUBLIC = "the host has no public address"
 

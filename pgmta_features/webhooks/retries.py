@@ -37,7 +37,7 @@ class Halving:
 
     size: int
     proven: bool = False
-    """Whether the endpoint has taken events since the last refusal that was the first."""
+    """Whether the endpoint has taken events since the current halving began."""
     _narrow: bool = False
 
     def accepted(self) -> None:

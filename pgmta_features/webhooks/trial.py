@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pgmta_features.webhooks.endpoint import EndpointUrl
+from pgmta_features.webhooks.endpoint_loop import batch_body
+from pgmta_features.webhooks.leased_webhooks import EventRow
 from pgmta_features.webhooks.posting import EndpointConnection, Posted
 from pgmta_features.webhooks.reach import find_reach
 from pgmta_features.webhooks.signing import Secrets, signed_fields
@@ -22,10 +24,9 @@ async def try_endpoint(config: QueuedConfig, secrets: Secrets, row: Mapping[str,
     if secret is None:
         return Posted(0, Secrets.missing(row["secret"]))
     now = datetime.now(UTC)
-    at = now.isoformat(timespec="microseconds").replace("+00:00", "Z")
     message = f"test_{random_octets.token_hex(8)}"
-    event = {"id": message, "type": "mail.test", "time": at}
-    body = json.dumps({"type": "mail.events", "timestamp": at, "data": [event]}).encode()
+    event = {"id": message, "type": "mail.test", "time": now.isoformat().replace("+00:00", "Z")}
+    body = batch_body([EventRow("", message, now, json.dumps(event))])
     url, contexts = EndpointUrl.parse(row["url"]), TlsContexts(config.delivery.tls)
     connection = EndpointConnection(
         url, find_reach(config), lambda: contexts.pkix, of_tenant=bool(row["tenant"])

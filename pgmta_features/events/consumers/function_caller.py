@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Coroutine
 
 import psycopg
@@ -16,7 +17,7 @@ from psycopg import IsolationLevel
 
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
-from pgmta.metrics.series import MoreFigures, Series, Value, Values
+from pgmta.metrics.series import MoreFigures, Series, Values
 from pgmta.postgres import faults
 from pgmta.store.admin.upkeep import Look
 from pgmta.store.queries import feature_queries
@@ -28,7 +29,8 @@ log = get("events")
 
 _MAX_EVENTS = 100  # of a call
 _TIME_LIMIT_S = 10.0  # of a call, and of its commit
-_LATE_S = 5.0  # beside it, after which the server is not waited for: code can outlast a time limit
+# grace on top: a function can outlast statement_timeout, then the client gives up
+_LATE_S = 5.0
 _LOOK_INTERVAL_S = 1.0  # for missed notifications, and for pauses that are over
 _IDLE_S = 30.0  # after which the session of a function is closed
 _MAX_TRIES = 3  # of events together; then they go one by one, to find the one that fails
@@ -65,13 +67,17 @@ class FunctionCaller:
         self._process = process
         self._news = event_news(process.resources)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._alone: dict[str, int] = {}  # events that are taken one by one
-        self._events: dict[tuple[str, ...], Value] = {}
-        self._failures: dict[tuple[str, ...], Value] = {}
+        self._single_calls_left: dict[str, int] = {}
+        self._events = Counter[str]()
+        self._failures = Counter[str]()
         process.more_figures.append(MoreFigures(SERIES, self._values))
 
     def _values(self) -> Values:
-        return {_EVENTS: dict(self._events), _FAILURES: dict(self._failures)}
+        counts = {_EVENTS: self._events, _FAILURES: self._failures}
+        return {
+            series: {(name,): float(number) for name, number in found.items()}
+            for series, found in counts.items()
+        }
 
     async def round(self) -> None:
         """Begin to call the functions for which there are events, and wait for more events.
@@ -126,16 +132,16 @@ class FunctionCaller:
 
     async def _take(self, session: psycopg.AsyncConnection, name: str) -> bool:
         """Call it once, and return whether there were events."""
-        alone = self._alone.get(name, 0)
+        single = self._single_calls_left.get(name, 0)
         async with asyncio.timeout(_TIME_LIMIT_S + _LATE_S), session.transaction():
             await session.execute(_LIMIT)
             # the name was quoted by the database
             query = _CALL.format(function=name).encode()
-            cursor = await session.execute(query, (name, 1 if alone else _MAX_EVENTS))
+            cursor = await session.execute(query, (name, 1 if single else _MAX_EVENTS))
             found = await cursor.fetchone()
-        self._alone[name] = max(alone - 1, 0)
+        self._single_calls_left[name] = max(single - 1, 0)
         if found:
-            self._events[(name,)] = float(found[0]) + _number(self._events, name)
+            self._events[name] += found[0]
         return found is not None
 
     async def _failed(self, name: str, error: Exception, state: str) -> None:
@@ -143,24 +149,19 @@ class FunctionCaller:
             state, reason = error.sqlstate or state, faults.one_line(error)
         else:
             reason = f"no answer within {_TIME_LIMIT_S + _LATE_S:.0f} s"
-        alone = self._alone.get(name, 0)
-        fields = {"name": name, "state": state, "reason": reason[:1000], "alone": alone > 0}
+        alone = self._single_calls_left.get(name, 0) > 0
+        fields = {"name": name, "state": state, "reason": reason[:1000], "alone": alone}
         try:
             ((failures,),) = await self._process.link.run(_SQL["function_failed"], fields)
             if failures is None:  # it subscribes no more
                 return
             if not alone and failures >= _MAX_TRIES:
-                self._alone[name] = _MAX_EVENTS
+                self._single_calls_left[name] = _MAX_EVENTS
         except (StoreUnavailable, psycopg.Error) as away:
             log.warning("upkeep failed", duty="event functions", reason=faults.one_line(away))
             await asyncio.sleep(_LOOK_INTERVAL_S)
-        self._failures[(name,)] = 1.0 + _number(self._failures, name)
+        self._failures[name] += 1
         log.warning("function failed with events", function=name, reason=reason)
-
-
-def _number(values: dict[tuple[str, ...], Value], name: str) -> float:
-    value = values.get((name,), 0.0)
-    return value if isinstance(value, float) else 0.0
 
 
 def call_functions(process: QueuedProcess) -> Coroutine[None, None, None]:

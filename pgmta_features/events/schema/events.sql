@@ -94,8 +94,8 @@ COMMENT ON COLUMN event_history.began_at IS 'When it began.';
 COMMENT ON COLUMN event_history.reason IS 'Why, in words for people.';
 COMMENT ON COLUMN event_history.timeline IS 'The server_timeline() of its numbers.';
 COMMENT ON COLUMN event_history.last IS
-    'Of an ended history its last number that was not lost; -1: later events were not written. Of the present one a number that was given: the log keeps all '
-    'later ones.';
+    'Ended history: the last number that survived, or -1 if events after it were never written. Present history: a number '
+    'already given; event_log still has every later one.';
 INSERT INTO event_history (history, reason, timeline, last)
 VALUES (extract(epoch FROM now())::bigint, 'the database was made', server_timeline(), 0);
 

@@ -107,7 +107,7 @@ BEGIN
     RETURNING * INTO retry;
     IF FOUND THEN
         SELECT jsonb_agg(r.document) INTO taken
-        FROM events_read(NULL, 1, NULL, consumer.viewer, consumer.tenant, NULL, retry.commit, retry.at, retry.place, retry.last)
+        FROM events_read(NULL, 1, NULL, consumer.viewer, consumer.tenant, retry.commit, retry.at, retry.place, retry.last)
             AS r
         WHERE r.id IS NOT NULL;
     END IF;

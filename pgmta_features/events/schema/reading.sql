@@ -79,7 +79,7 @@ COMMENT ON FUNCTION event_metadata IS 'The part of a document with the metadata 
 
 CREATE FUNCTION events_read(
     after text, most integer, kinds text[] DEFAULT NULL, viewer text DEFAULT NULL, tenant text DEFAULT NULL,
-    upto bigint DEFAULT NULL, of_commit bigint DEFAULT NULL, of_at timestamptz DEFAULT NULL,
+    of_commit bigint DEFAULT NULL, of_at timestamptz DEFAULT NULL,
     behind integer DEFAULT NULL, last integer DEFAULT NULL
 ) RETURNS TABLE (cursor text, id text, kind text, at timestamptz, message_id bigint, row_id bigint, document jsonb)
     LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pgmta, pg_catalog, pg_temp
@@ -103,7 +103,7 @@ BEGIN
     WITH numbered AS MATERIALIZED (
         (SELECT l.number, l.commit, l.at, l.events, CASE l.number WHEN start THEN start_place ELSE 0 END AS read
         FROM event_log AS l
-        WHERE of_commit IS NULL AND l.number >= start AND (upto IS NULL OR l.number <= upto)
+        WHERE of_commit IS NULL AND l.number >= start
             AND (l.number > start OR start_place < l.events)
         ORDER BY l.number LIMIT looks)
         UNION ALL
@@ -202,7 +202,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION events_read IS
     'The events behind a cursor in their order, at most so many; without a cursor from the first that is kept. Only of these '
-    'kinds, of mail that `viewer` submitted, of this tenant, with a number up to `upto`; null: all. A last row without an id '
+    'kinds, of mail that `viewer` submitted, of this tenant; null: all. A last row without an id '
     'has the place that the call reached, if events there do not fit: read on from its cursor. No row: there is nothing behind '
     'the cursor yet. Raises PG409 if events were lost or have expired. With `of_commit` and its time the events of this statement '
     'instead, which may have no number yet, with places in (behind, last].';

@@ -159,7 +159,7 @@ BEGIN
         RAISE EXCEPTION '%', fault USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     SELECT array_agg(f.at), array_agg(f.document) INTO times, documents
-    FROM events_read(NULL, last, NULL, consumer.viewer, consumer.tenant, NULL, of_commit, of_at, behind, last) AS f
+    FROM events_read(NULL, last, NULL, consumer.viewer, consumer.tenant, of_commit, of_at, behind, last) AS f
     WHERE f.id IS NOT NULL;
     began := clock_timestamp();
     EXECUTE format(

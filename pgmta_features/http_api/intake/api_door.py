@@ -138,7 +138,7 @@ class ApiDoor:
             return decided
         if any(each.outcome is Outcome.BUSY for each in decided):
             raise StoreUnavailable("the first call is still at work")
-        return [_first(each) for each in decided]
+        return [_as_first_answer(each) for each in decided]
 
 
 def _keyed(request: SendRequest) -> str:
@@ -160,7 +160,7 @@ def _slice(
     ]
 
 
-def _first(decided: Decided) -> Decided:
+def _as_first_answer(decided: Decided) -> Decided:
     """Return what the call whose answer was lost has stored, which is no repetition of a client."""
     if decided.outcome is not Outcome.REPLAYED:
         return decided

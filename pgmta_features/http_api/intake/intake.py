@@ -50,7 +50,7 @@ class Intake:
         self._turns = asyncio.Semaphore(_CONNECTIONS)  # of requests with uploads
 
     @contextmanager
-    def alone(self, caller: Caller, key: str) -> Iterator[None]:
+    def claiming(self, caller: Caller, key: str) -> Iterator[None]:
         """Let no other request of this process have the Idempotency-Key meanwhile.
 
         Raises Problem if one has.

@@ -16,7 +16,6 @@ from aiohttp import web
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, model_validator
 
 from pgmta.compose.template import Template, compile_template
-from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError, TemplateError
 from pgmta.http.server_connection import connection_of
 from pgmta.postgres.operator import OperatorConnection
@@ -50,7 +49,7 @@ from pgmta_features.http_api.operation import (
     Version,
     collected,
 )
-from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut
+from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut, words_of_list
 from pgmta_features.http_api.problem import Problem, conflict, not_found, sentences
 from pgmta_features.http_api.spooled import (
     CSV_TYPE,
@@ -70,13 +69,6 @@ _USUAL_PRIORITY = 7  # as of `queuectl campaign create`
 _PIECE_OCTETS = 64 << 10  # of an export
 _PATIENCE_S = 30.0  # for a client that does not take the next piece
 _RENEW_INTERVAL_S = 1.0
-
-
-def _states(text: str) -> str:
-    for word in text.split(","):
-        if word not in OUTCOMES:
-            raise ValueError(f"there is no state {word[:40]!r}; {hint(word, OUTCOMES)}")
-    return text
 
 
 def _clock(text: str) -> str:
@@ -144,7 +136,7 @@ class ImportQuery(TenantQuery):
 class RecipientsQuery(TenantQuery):
     """Which recipients are written."""
 
-    state: Annotated[str, AfterValidator(_states)] | None = Field(
+    state: Annotated[str, AfterValidator(words_of_list(OUTCOMES, "state"))] | None = Field(
         default=None, description=f"in these states, separated by commas: {', '.join(OUTCOMES)}"
     )
     words: bool = Field(default=False, description="with the words of each")

@@ -16,7 +16,6 @@ from aiohttp import web
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
-from pgmta.config.types import hint
 from pgmta.http.server_connection import connection_of
 from pgmta.store.queries import feature_queries
 from pgmta_features.events.kinds import KINDS
@@ -24,6 +23,7 @@ from pgmta_features.events.news import event_news
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.operation import Answer, Call, Operation, Received, Time
+from pgmta_features.http_api.pages import words_of_list
 from pgmta_features.http_api.problem import Problem
 
 STREAM_TYPE: Final = "text/event-stream"
@@ -52,13 +52,6 @@ def _cursor(text: str) -> str:
     return text
 
 
-def _kinds(text: str) -> str:
-    for word in text.split(","):
-        if word not in KINDS:
-            raise ValueError(f"there is no kind {word[:50]!r}; {hint(word, KINDS)}")
-    return text
-
-
 class EventsQuery(Received):
     """What a reader wants."""
 
@@ -70,7 +63,7 @@ class EventsQuery(Received):
         default=None, description="a time in place of `after`; some older events may come, too"
     )
     limit: int = Field(default=100, ge=1, le=_MAX_LIMIT)
-    kind: Annotated[str, AfterValidator(_kinds)] | None = Field(
+    kind: Annotated[str, AfterValidator(words_of_list(KINDS, "kind"))] | None = Field(
         default=None, description="kinds, such as delivered,bounced; without it all"
     )
     wait: int = Field(

@@ -26,7 +26,7 @@ from pgmta_features.http_api.operation import (
     collected,
     id_of,
 )
-from pgmta_features.http_api.pages import Page, PageQuery, cut, no_place
+from pgmta_features.http_api.pages import Page, PageQuery, cut, no_place, words_of_list
 from pgmta_features.http_api.problem import Problem, not_found, pointer_of
 from queued.explaining.explainer import explainers
 from queued.explaining.waits import waits_for
@@ -49,13 +49,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def _states(text: str) -> str:
-    for word in text.split(","):
-        if word not in STATES:
-            raise ValueError(f"there is no state {word[:40]!r}; {hint(word, STATES)}")
-    return text
-
-
 def _ids(text: str) -> str:
     words = text.split(",")
     if len(words) > _MAX_IDS or not all(map(id_of, words)):
@@ -70,7 +63,7 @@ class Search(PageQuery):
         default=None, description="of these messages, separated by commas"
     )
     recipient: str | None = Field(default=None, description="with this address")
-    state: Annotated[str, AfterValidator(_states)] | None = Field(
+    state: Annotated[str, AfterValidator(words_of_list(STATES, "state"))] | None = Field(
         default=None, description=f"in these states, separated by commas: {', '.join(STATES)}"
     )
     sender: str | None = Field(default=None, description="with this envelope sender")
@@ -245,10 +238,8 @@ class _Messages:
         """Show a message."""
         number = _message(call)
         async with self._database.acting(call.caller) as session:
-            row = await session.row(_SQL["message"], {"id": number})
+            row = await _seen(session, number)
             rows = await _rows(session, number, 0, _FIRST_RECIPIENTS)
-        if row is None:
-            raise not_found("message")
         found, place = _recipients(rows, _FIRST_RECIPIENTS)
         return Answer(StoredMessage(id=number, **row, recipients=found, next=place))
 
@@ -256,10 +247,8 @@ class _Messages:
         """List the recipients of a message."""
         number, after = _message(call), call.query.after_id()
         async with self._database.acting(call.caller) as session:
-            row = await session.row(_SQL["message"], {"id": number})
+            await _seen(session, number)
             rows = await _rows(session, number, after, call.query.limit)
-        if row is None:
-            raise not_found("message")
         found, place = _recipients(rows, call.query.limit)
         return Answer(Page[Recipient](data=found, next=place))
 
@@ -269,10 +258,8 @@ class _Messages:
         at, row_id, token = _entry(call.query)
         params = {"id": number, "at": at, "row": row_id, "token": token, "most": limit + 1}
         async with self._database.acting(call.caller) as session:
-            row = await session.row(_SQL["message"], {"id": number})
+            await _seen(session, number)
             rows = await session.rows(_SQL["attempts"], params)
-        if row is None:
-            raise not_found("message")
         rows, place = cut(rows, limit, _place_of)
         return Answer(Page[Attempt](data=[Attempt(**each) for each in rows], next=place))
 
@@ -303,6 +290,14 @@ class _Messages:
             )
             raise Problem(422, "invalid", detail, pointer=pointer_of("recipients", place))
         return Answer(Changed(changed=row["changed"]))
+
+
+async def _seen(session: ApiSession, number: int) -> dict[str, Any]:
+    """Return a message that the key sees. Raises Problem if there is none."""
+    row = await session.row(_SQL["message"], {"id": number})
+    if row is None:
+        raise not_found("message")
+    return row
 
 
 async def _rows(session: ApiSession, number: int, after: int, limit: int) -> list[dict[str, Any]]:

@@ -79,7 +79,7 @@ class _Sending:
 
     async def message(self, call: Call) -> Answer:
         """Store one mail."""
-        with self._intake.alone(call.caller, call.key):
+        with self._intake.claiming(call.caller, call.key):
             if call.body is None:
                 return await self._streamed(call)
             _refuse_query(call.query)
@@ -136,7 +136,7 @@ class _Sending:
             else:
                 texts.append(mail_text(mail))
                 places.append(place)
-        with self._intake.alone(call.caller, call.key):
+        with self._intake.claiming(call.caller, call.key):
             return await self._decide_batch(call, texts, places, refused)
 
     async def _decide_batch(
@@ -198,7 +198,7 @@ def operations(api: Api) -> list[Operation]:
             summary="Send up to 1,000 messages, each with its own result",
             handler=sending.batch,
             body=Batch,
-            apart="messages",
+            judged_singly="messages",
             max_body=MAX_BATCH_OCTETS,
             answers={202: BatchResults},
             problems=_PROBLEMS,

@@ -53,7 +53,9 @@ CREATE TABLE api_secrets (
     used_from inet
 );
 CREATE INDEX api_secrets_key ON api_secrets (key);
-COMMENT ON TABLE api_secrets IS 'Secrets of keys of the HTTP API: one of each holds, two during a rotation. Ended ones stay for what they were used for.';
+COMMENT ON TABLE api_secrets IS
+    'Each key of the HTTP API has one valid secret, two during a rotation. Ended ones are kept a month to show when and from where '
+    'they were used.';
 COMMENT ON COLUMN api_secrets.id IS 'The part of the token pgmta_ID_SECRET that may be known.';
 COMMENT ON COLUMN api_secrets.key IS 'api_keys.name.';
 COMMENT ON COLUMN api_secrets.digest IS 'SHA-256 of the secret, which has 256 random bits.';

@@ -80,7 +80,6 @@ def test_filters(db: psycopg.Connection) -> None:
     assert rows(kinds=["delivered", "bounced"]) == [10]
     assert rows(viewer="key:1") == [1, 5, 9, 13, 17]
     assert rows(tenant="bank") == list(range(1, 20, 2))
-    assert rows(upto=3) == [0, 1, 2]
     assert len(events(db, tenant="shop")) == 11
     others = [place for place in range(0, 20, 2) if place != 10]
     assert rows(kinds=["deferred"], tenant="shop", most=3) == others

@@ -8,7 +8,6 @@ import psycopg
 import yaml
 
 from tests.features.events.event_log import events, send, subscribe
-from tests.support.nexthop import at
 from tests.support.queuectl import queuectl
 from tests.support.system import System
 from tests.support.waiting import until
@@ -21,14 +20,6 @@ def kinds_of(db: psycopg.Connection, message: int) -> list[str | None]:
 def wait_delivered(db: psycopg.Connection) -> None:
     message = send(db)
     until(lambda: kinds_of(db, message) == ["accepted", "delivered"])
-
-
-def test_mail_has_its_events_soon_after_its_commit(db: psycopg.Connection, system: System) -> None:
-    hop = system.hop(at("rcpt", "no@", times=1))
-    system.queued(hop)
-    subscribe(db)
-    message = send(db, "yes@b.example", "no@b.example")
-    until(lambda: len(kinds_of(db, message)) == 3)
 
 
 def test_another_process_numbers_when_one_dies(db: psycopg.Connection, system: System) -> None:

@@ -125,6 +125,7 @@ def test_a_revocation_holds_within_a_second_in_each_process(
         (["new", "shop", "--scope", "usage", "--expires", "2001-01-01"], "in the past"),
         (["new", "shop", "--scope", "usage", "--tenant", "*"], "--tenant"),
         (["new", "shop", "--scope", "usage", "--any-tenant", "--sees", "tenant"], "--sees all"),
+        (["new", "shop", "--scope", "usage", "--any-tenant", "--tenant", ""], "exclude"),
         (["set", "news", "--priorities", "9-0"], "--priorities"),
         (["set", "news", "--credential", "*"], "--any-credential"),
         (["set", "news"], "nothing to change"),

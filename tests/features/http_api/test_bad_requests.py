@@ -99,6 +99,13 @@ def test_a_key_that_may_not(api: ServedApi, db: psycopg.Connection) -> None:
                 ("half of one", good[:-10], 401, "key-refused"),
                 ("a longer one", f"{good}a", 401, "key-refused"),
                 ("with NUL", f"{good}%00", 401, "key-refused"),
+                (
+                    "another secret",
+                    good[:-1] + ("b" if good[-1] == "a" else "a"),
+                    401,
+                    "key-refused",
+                ),
+                ("another id", f"pgmta_{'a' * 12}_{good.rpartition('_')[2]}", 401, "key-refused"),
                 ("of other letters", "pgmta_\u00fc_\u00fc", 401, "key-refused"),
                 ("of another installation", elsewhere, 401, "key-refused"),
                 ("revoked", revoked, 401, "key-refused"),

@@ -126,7 +126,8 @@ class Operation:
     bodies have at most `max_stream` octets; 0: the same. `other_answers` are content types, with
     descriptions, that the handler may answer with in place of JSON. `public` needs no key:
     `call.caller` has no name and no scope. The handler judges the members of the list
-    `judged_singly` of the body one by one; a text that can't be stored leaves a Problem in place of its member.
+    `judged_singly` of the body one by one; a text that can't be stored leaves a Problem in place of
+    its member.
     """
 
     method: str

@@ -87,7 +87,7 @@ class EndpointLoop:
         return (datetime.now(UTC) - self.behind).total_seconds() if self.behind else 0.0
 
     async def run(self) -> None:
-        """Post until cancelled, or until the endpoint is suspended or disabled."""
+        """Post until cancelled, or until the endpoint is suspended."""
         reached, away = None, False
         try:
             while not self._ended:
@@ -202,9 +202,8 @@ class EndpointLoop:
         settings = self.endpoint.settings
         self._accepted = False
         if posted.status == _GONE:
-            self._log.warning("webhook disabled", reason=posted.reason)
-            await self._table.end(settings, "disabled", posted.reason)
-            self._ended = True
+            self._log.warning("webhook suspended: it is gone", reason=posted.reason)
+            await self._suspend(posted.reason)
             return
         self._failures += 1  # after any success it was 0
         wait = wait_after(self._failures, posted.retry_after)
@@ -217,17 +216,19 @@ class EndpointLoop:
             self._trial_pause = _MIN_TRIAL_PAUSE_S
         failing = await self._table.failed(settings, posted.reason, wait, self._failures, reached)
         if failing >= GIVE_UP_S:
+            self._log.error(
+                "webhook suspended after three days of failures", reason=posted.reason
+            )
             await self._suspend(posted.reason)
 
     async def _suspend(self, reason: str) -> None:
         settings = self.endpoint.settings
-        self._log.error("webhook suspended after three days of failures", reason=reason)
         notice = self._notice(self.endpoint, reason) if settings.owner else None
         try:
-            await self._table.end(settings, "suspended", reason, notice)
+            await self._table.suspend(settings, reason, notice)
         except psycopg.Error as error:  # the address of the owner may not get mail
             self._log.error("no mail to the owner of a webhook", reason=faults.one_line(error))
-            await self._table.end(settings, "suspended", reason)
+            await self._table.suspend(settings, reason)
         self._ended = True
 
     async def _replay(self) -> None:

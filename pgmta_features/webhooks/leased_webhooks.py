@@ -151,12 +151,12 @@ class LeasedWebhooks:
         """Note that it has refused the event again."""
         await self._run("not_replayed", settings, event=event, reason=reason)
 
-    async def end(
-        self, settings: Settings, state: str, reason: str, notice: tuple[str, bytes] | None = None
+    async def suspend(
+        self, settings: Settings, reason: str, notice: tuple[str, bytes] | None = None
     ) -> None:
-        """Suspend or disable an endpoint; `notice` is sender and content of a mail to its owner."""
+        """Suspend an endpoint; `notice` is sender and content of a mail to its owner."""
         sender, content = notice or (None, None)
-        await self._run("end", settings, state=state, reason=reason, sender=sender, content=content)
+        await self._run("suspend", settings, reason=reason, sender=sender, content=content)
 
     async def _run(self, name: str, settings: Settings, **fields: Any) -> list[tuple[Any, ...]]:
         common = {"id": settings.id, "revision": settings.revision, "worker": self._worker}

@@ -26,7 +26,8 @@ def make_notice(
     mail["Subject"] = f"Webhook {name} is suspended"
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834
     mail.set_content(
-        f"Events could not be posted to webhook {name} for three days, so it is suspended.\n"
+        f"No events are posted to webhook {name} any more: it has failed for three days, or has\n"
+        "answered that it is gone (410).\n"
         f"\nURL:           {printable(place)[:_MAX_SHOWN_CHARACTERS]}\n"
         f"Last failure:  {printable(reason)[:_MAX_SHOWN_CHARACTERS]}\n"
         "\nEvents wait for as long as they are kept. Once the endpoint works again, enable the\n"

@@ -137,8 +137,8 @@ class Poster:
         try:
             endpoint = Endpoint(settings)
         except ValueError as error:  # an operator has called webhook_add() with other texts
-            log.error("webhook disabled: it can't be read", id=settings.id, reason=str(error))
-            await self._table.end(settings, "disabled", str(error))
+            log.error("webhook suspended: it can't be read", id=settings.id, reason=str(error))
+            await self._table.suspend(settings, str(error))
             return
         connection = EndpointConnection(
             endpoint.url, self._reach, lambda: self._contexts.pkix, of_tenant=endpoint.of_tenant

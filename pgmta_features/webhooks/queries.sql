@@ -50,8 +50,8 @@ DELETE FROM pgmta.webhook_failures WHERE webhook_id = %(id)s AND event_id = %(ev
 UPDATE pgmta.webhook_failures SET asked_at = NULL, failed_at = now(), reason = %(reason)s
 WHERE webhook_id = %(id)s AND event_id = %(event)s
 
--- name: end
-SELECT pgmta.webhook_end(%(id)s, %(revision)s, %(worker)s, %(state)s, %(reason)s, %(sender)s, %(content)s)
+-- name: suspend
+SELECT pgmta.webhook_suspend(%(id)s, %(revision)s, %(worker)s, %(reason)s, %(sender)s, %(content)s)
 
 -- name: add
 SELECT pgmta.webhook_add(%(name)s, %(url)s, %(kinds)s::text[], %(condition)s::jsonb, %(secret)s, %(owner)s, %(batch)s,

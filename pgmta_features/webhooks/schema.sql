@@ -52,10 +52,10 @@ COMMENT ON COLUMN webhooks.cursor IS 'The place in the log of events up to which
 COMMENT ON COLUMN webhooks.batch_end IS
     'The place of the last event of the request under way, so that it is repeated as it was; null: of none.';
 COMMENT ON COLUMN webhooks.state IS
-    'active; failing: the last request failed, and is repeated; suspended: they have failed for three days; disabled: by an '
-    'operator, or by status 410.';
+    'active; failing: the last request failed, and is repeated; suspended: they have failed for three days, or the answer was '
+    '410; disabled: by people.';
 COMMENT ON COLUMN webhooks.state_at IS 'Since when it is in this state.';
-COMMENT ON COLUMN webhooks.reason IS 'Why the last request failed, or why it is disabled.';
+COMMENT ON COLUMN webhooks.reason IS 'Why the last request failed, or why it is suspended or disabled.';
 COMMENT ON COLUMN webhooks.failing_since IS 'When the first of the requests failed that have failed since the last success.';
 COMMENT ON COLUMN webhooks.failures IS 'How many requests have failed since the last success.';
 COMMENT ON COLUMN webhooks.next_at IS 'When the next request may begin; null: at once.';
@@ -431,26 +431,25 @@ END $$;
 COMMENT ON FUNCTION webhook_replays IS
     'The events whose replay was asked for; without a document: it is not kept, or no event for the endpoint any more.';
 
-CREATE FUNCTION webhook_end(
-    endpoint bigint, revision integer, worker text, new_state text, why text, sender text DEFAULT NULL,
-    content bytea DEFAULT NULL
+CREATE FUNCTION webhook_suspend(
+    endpoint bigint, revision integer, worker text, why text, sender text DEFAULT NULL, content bytea DEFAULT NULL
 ) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     w webhooks;
 BEGIN
-    UPDATE webhooks AS h SET state = new_state, state_at = now(), reason = why, next_at = NULL
-    WHERE h.id = endpoint AND h.revision = webhook_end.revision AND h.leased_by = worker
+    UPDATE webhooks AS h SET state = 'suspended', state_at = now(), reason = why, next_at = NULL
+    WHERE h.id = endpoint AND h.revision = webhook_suspend.revision AND h.leased_by = worker
         AND h.state IN ('active', 'failing')
     RETURNING h.* INTO w;
     IF w.id IS NULL THEN RETURN false; END IF;
     IF content IS NOT NULL AND w.owner IS NOT NULL THEN
         PERFORM submit(sender, ARRAY[w.owner], content, tenant => coalesce(w.tenant, ''));
     END IF;
-    PERFORM webhook_audit(w, worker, 'webhook ' || new_state, jsonb_build_object('reason', why));
+    PERFORM webhook_audit(w, worker, 'webhook suspended', jsonb_build_object('reason', why));
     RETURN true;
 END $$;
-COMMENT ON FUNCTION webhook_end IS
-    'Suspends or disables an endpoint of which the worker has the lease, and mails its owner in the same transaction.';
+COMMENT ON FUNCTION webhook_suspend IS
+    'Suspends an endpoint of which the worker has the lease, and mails its owner in the same transaction.';
 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
     ('webhooks', '{owner,condition,url}', 'named', 'true'),
@@ -487,4 +486,4 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION webhook_remove', 'pgmta_api', 'EXECUTE'),
     ('FUNCTION webhook_batch', 'pgmta_queued', 'EXECUTE'),
     ('FUNCTION webhook_replays', 'pgmta_queued', 'EXECUTE'),
-    ('FUNCTION webhook_end', 'pgmta_queued', 'EXECUTE');
+    ('FUNCTION webhook_suspend', 'pgmta_queued', 'EXECUTE');

@@ -227,19 +227,23 @@ def test_an_endpoint_that_refuses_everything_loses_nothing(
     until(lambda: state(db, endpoint) == "active")
 
 
-def test_status_410_disables(
+def test_status_410_suspends_and_tells_the_owner(
     system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
 ) -> None:
-    endpoint = add(receiver.url(), kinds=["accepted"])
+    endpoint = add(receiver.url(), kinds=["accepted"], owner="own@d.example")
     receiver.answering["/"] = lambda _: said("410 Gone")
-    system.queued(system.hop(), **settings)
+    hop = system.hop()
+    system.queued(hop, **settings)
     system.enqueue("1@c.example")
-    until(lambda: state(db, endpoint) == "disabled")
+    until(lambda: state(db, endpoint) == "suspended")  # which doctor names
+    system.wait_empty()
+    assert ["own@d.example"] in [found.recipients for found in hop.transactions]
     receiver.answering.clear()
     system.enqueue("2@c.example")
     db.execute("SELECT pgmta.webhook_enable(%s, true)", (endpoint,))
-    until(lambda: len(receiver.events()) == 3)  # no event was lost meanwhile
-    assert [e["recipients"] for e in receiver.events()[1:]] == [["1@c.example"], ["2@c.example"]]
+    until(lambda: len(receiver.events()) == 4)  # no event was lost meanwhile
+    found = [event["recipients"] for event in receiver.events()[1:]]
+    assert found == [["1@c.example"], ["own@d.example"], ["2@c.example"]]
 
 
 def test_three_days_of_failures_suspend_with_one_mail_to_the_owner(

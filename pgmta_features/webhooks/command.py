@@ -319,13 +319,17 @@ async def test(config: Path, name: str, as_json: bool) -> None:
 @command(webhook, json=True)
 @click.argument("name")
 @click.option("--secret", metavar="NAME", help="Of webhooks.secrets.  [default: a derived one]")
-async def rotate(config: Path, name: str, secret: str | None, as_json: bool) -> None:
+@click.option("--force", is_flag=True, help="Also while two secrets sign: the older one ends now.")
+async def rotate(config: Path, name: str, secret: str | None, force: bool, as_json: bool) -> None:
     """Give an endpoint another secret. The earlier one signs, too, for a day."""
     settings, secrets = _secrets(config)
     reference = _reference(settings, secrets, secret)
     async with _webhooks(config) as webhooks:
         row = await _find(webhooks, name)
-        until = await webhooks.rotate(row["id"], reference)
+        try:
+            until = await webhooks.rotate(row["id"], reference, force=force)
+        except errors.ObjectNotInPrerequisiteState as error:
+            raise PgmtaError(f"{error.diag.message_primary}; --force ends it now") from None
     if as_json:
         shown = secrets.find(reference) if reference.startswith("key:") else None
         print_json({"id": str(row["id"]), "secret": shown, "earlier_until": until})

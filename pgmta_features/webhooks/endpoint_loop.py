@@ -216,9 +216,7 @@ class EndpointLoop:
             self._trial_pause = _MIN_TRIAL_PAUSE_S
         failing = await self._table.failed(settings, posted.reason, wait, self._failures, reached)
         if failing >= GIVE_UP_S:
-            self._log.error(
-                "webhook suspended after three days of failures", reason=posted.reason
-            )
+            self._log.error("webhook suspended after three days of failures", reason=posted.reason)
             await self._suspend(posted.reason)
 
     async def _suspend(self, reason: str) -> None:

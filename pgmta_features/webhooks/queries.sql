@@ -64,7 +64,7 @@ SELECT pgmta.webhook_change(%(id)s, %(changes)s::jsonb, %(who)s)
 SELECT pgmta.webhook_enable(%(id)s, %(enabled)s, %(reason)s, %(who)s)
 
 -- name: rotate
-SELECT pgmta.webhook_rotate(%(id)s, %(secret)s, who => %(who)s) AS until
+SELECT pgmta.webhook_rotate(%(id)s, %(secret)s, %(force)s, who => %(who)s) AS until
 
 -- name: remove
 SELECT pgmta.webhook_remove(%(id)s, %(who)s)

@@ -218,20 +218,27 @@ COMMENT ON FUNCTION webhook_enable IS
     'Has an endpoint get events again, from its cursor on, also after it was suspended; or disables it.';
 
 CREATE FUNCTION webhook_rotate(
-    endpoint bigint, secret text, keep interval DEFAULT '1 day', who text DEFAULT NULL
+    endpoint bigint, secret text, force boolean DEFAULT false, who text DEFAULT NULL
 ) RETURNS timestamptz LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
+    keep CONSTANT interval := '1 day';
     old webhooks := webhook_known(endpoint);
 BEGIN
     PERFORM webhook_check_secret(secret);
+    IF old.earlier_until > now() AND NOT force THEN  -- the receiver may have no other secret yet
+        RAISE EXCEPTION 'the secret was rotated before, and the one before that signs until %',
+            to_char(old.earlier_until AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"')
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
     UPDATE webhooks AS w SET revision = w.revision + 1, secret = webhook_rotate.secret, earlier_secret = old.secret,
         earlier_until = now() + keep
     WHERE w.id = old.id;
-    PERFORM webhook_audit(old, who, 'webhook rotate', '{}');
+    PERFORM webhook_audit(old, who, 'webhook rotate', jsonb_build_object('force', nullif(force, false)));
     RETURN now() + keep;
 END $$;
 COMMENT ON FUNCTION webhook_rotate IS
-    'Gives an endpoint another secret. Requests have a signature by the earlier one, too, until the time that it returns.';
+    'Gives an endpoint another secret. Requests have a signature by the earlier one, too, until the time that it returns. Raises '
+    'object_not_in_prerequisite_state while one from before that signs: `force` ends it at once.';
 
 CREATE FUNCTION webhook_remove(endpoint bigint, who text DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '0.2s' AS $$

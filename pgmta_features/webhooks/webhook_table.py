@@ -71,9 +71,12 @@ class WebhookTable:
         """Have an endpoint get events again, from where it stopped; or disable it."""
         await self._run("enable", id=number, enabled=enabled, reason=reason)
 
-    async def rotate(self, number: int, secret: str) -> datetime:
-        """Give it another secret; return until when the earlier one signs, too."""
-        [row] = await self._run("rotate", id=number, secret=secret)
+    async def rotate(self, number: int, secret: str, *, force: bool = False) -> datetime:
+        """Give it another secret; return until when the earlier one signs, too.
+
+        Raises ObjectNotInPrerequisiteState while one from before that signs; `force` ends it.
+        """
+        [row] = await self._run("rotate", id=number, secret=secret, force=force)
         until: datetime = row["until"]
         return until
 

@@ -14,11 +14,11 @@ ORDERS = "CREATE TABLE public.orders (number integer PRIMARY KEY, mail bigint)"
 
 
 @contextmanager
-def shop_login(database: str) -> Iterator[str]:
-    """URI of a login with the role `pgmta_submit` alone; removed afterwards."""
+def shop_login(database: str, role: str = "pgmta_submit") -> Iterator[str]:
+    """URI of a login with this role alone; removed afterwards."""
     login = f"shop_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(database, autocommit=True) as owner:
-        owner.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE pgmta_submit".encode())
+        owner.execute(f"CREATE ROLE {login} LOGIN PASSWORD 'x' IN ROLE {role}".encode())
         owner.execute(f"GRANT ALL ON SCHEMA public TO {login}".encode())
         # as in the database of an application: the setting of the template has pgmta in it
         owner.execute(f"ALTER ROLE {login} SET search_path = public".encode())

@@ -277,7 +277,7 @@ COMMENT ON FUNCTION event_table_later IS
     'An event that it refuses is tried again after 1 s to 60 s. Returns how many were inserted, and the last reason.';
 
 CREATE FUNCTION event_table_statements(words text) RETURNS TABLE (role text, statements text)
-    LANGUAGE plpgsql STABLE SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 DECLARE
     parts CONSTANT text[] := event_name(words);
     owner CONSTANT text := (SELECT quote_ident(pg_get_userbyid(n.nspowner)) FROM pg_namespace AS n WHERE n.nspname = 'pgmta');

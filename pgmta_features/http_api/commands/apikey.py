@@ -147,12 +147,13 @@ async def set_rights(
 @click.argument("name")
 @click.option("--overlap", default="1d", show_default=True, metavar="DURATION",
               help="The token before works for so long; 0s ends it at once.")  # fmt: skip
-async def rotate(config: Path, name: str, overlap: str, as_json: bool) -> None:
+@click.option("--force", is_flag=True, help="Also while two tokens work: the older one ends now.")
+async def rotate(config: Path, name: str, overlap: str, force: bool, as_json: bool) -> None:
     """Give a key another token, and print it: it is shown this once."""
     seconds = read_duration(overlap, "--overlap")
     async with _table(config) as table:
         await _existing(table, name)
-        found = await table.rotate(name, seconds)
+        found = await table.rotate(name, seconds, force=force)
     if not found:
         raise PgmtaError(f"the key {name} was revoked meanwhile")
     token, ends_at = found

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from pgmta.errors import Blocked
+from pgmta.command import instant
+from pgmta.errors import Blocked, PgmtaError
 from pgmta.features import features
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
@@ -83,15 +84,22 @@ class KeyTable:
                 await self._audit("set", name, _said(rights))
         return row is not None
 
-    async def rotate(self, name: str, overlap_s: float) -> tuple[Token, datetime | None] | None:
+    async def rotate(
+        self, name: str, overlap_s: float, *, force: bool = False
+    ) -> tuple[Token, datetime | None] | None:
         """Give a key another secret; return its token, and until when the one before holds.
 
-        An older one ends at once, and without `overlap_s` that one too. Return None if there is no
-        such key that is not revoked.
+        Without `overlap_s` that one ends at once. Return None if there is no such key that is not
+        revoked. Raises PgmtaError while two hold, unless the older one may end: by `force`, or
+        without `overlap_s`.
         """
         async with self._db.transaction():
             if not await self._db.row(_SQL["lock"], {"name": name}):
                 return None
+            until = [row["ends_at"] for row in await self.secrets(name) if row["holds"]][1:]
+            if until and overlap_s and not force:
+                raise PgmtaError(f"the key {name} was rotated before, and the token before that "
+                                 f"works until {instant(until[0])}; --force ends it now")  # fmt: skip
             fields = {"name": name, "seconds": overlap_s}
             before = await self._db.row(_SQL["end_secrets"], fields)
             await self._audit("rotate", name, {"overlap_s": overlap_s})

@@ -18,7 +18,7 @@ from pgmta_features.http_api.caller import ANY_TENANT, Caller
 from pgmta_features.http_api.intake.senders import tenant_of
 from pgmta_features.http_api.operation import Answer, Call, Id, Operation, Received, Time, id_of
 from pgmta_features.http_api.pages import Page, PageQuery, cut
-from pgmta_features.http_api.problem import Problem, not_found
+from pgmta_features.http_api.problem import Problem, conflict, not_found
 from pgmta_features.webhooks.config import WebhookKeys
 from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, check_kinds, read_condition
 from pgmta_features.webhooks.reach import check_public
@@ -281,7 +281,10 @@ class WebhookResource:
         """Give an endpoint another secret."""
         reference, secret = self._new_secret()
         async with self._webhooks(call.caller) as webhooks:
-            until = await webhooks.rotate(_id(call), reference)
+            try:
+                until = await webhooks.rotate(_id(call), reference)
+            except errors.ObjectNotInPrerequisiteState as error:
+                raise conflict(error.diag.message_primary or "") from None
         return Answer(NewSecret(id=_id(call), secret=secret, earlier_until=until))
 
     async def remove(self, call: Call) -> Answer:
@@ -371,7 +374,7 @@ def operations(api: Api) -> list[Operation]:
             method="POST", path=f"{one}/rotate", scope=_SCOPE,
             summary="Give an endpoint another secret; the earlier one signs for a day, too",
             handler=resource.rotate, answers={200: NewSecret},
-            problems=(*known, "webhooks-keyless"),
+            problems=(*known, "conflict", "webhooks-keyless"),
         ),
         Operation(
             method="POST", path=f"{one}/replay", scope=_SCOPE, summary="Post events again",

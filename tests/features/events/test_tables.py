@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
@@ -338,17 +339,23 @@ def test_only_mail_of_a_login_or_a_tenant(db: psycopg.Connection, shop: None) ->
 
 
 def test_queuectl_makes_a_table_for_an_application(
-    db: psycopg.Connection, database: str, config: Path, system: System
+    db: psycopg.Connection, database: str, config: Path, system: System, tmp_path: Path
 ) -> None:
-    def run(*words: str) -> tuple[int, str]:
+    operators = tmp_path / "operators.yaml"
+
+    def run(*words: str, config: Path = config) -> tuple[int, str]:
         done = queuectl(config, "events", *words)
         return done.exit_code, done.output
 
-    with shop_login(database) as uri:
+    with shop_login(database, "pgmta_operator") as alice, shop_login(database) as uri:
+        operators.write_text(f"environment: {{database: {{uri: {json.dumps(alice)}}}}}")
         login = conninfo_to_dict(uri)["user"]
         db.execute(f"CREATE SCHEMA shop AUTHORIZATION {login}".encode())
         code, said = run("table", "shop.evnts")
         assert (code, "no table shop.evnts" in said) == (1, True)
+        # an operator may not make it, and is told how
+        code, said = run("table", "shop.mail_events", "--create", config=operators)
+        assert (code, f"{login} runs:\nCREATE TABLE" in said) == (1, True), said
         code, said = run("table", "shop.mail_events", "--create")
         assert (code, said.split(";")[0]) == (0, "events go into shop.mail_events")
         owner = "SELECT tableowner FROM pg_tables WHERE schemaname = 'shop'"

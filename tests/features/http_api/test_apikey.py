@@ -63,7 +63,11 @@ def test_a_key_from_its_first_day_to_its_last(
     assert run("apikey", "set", "shop", "--never-expires").exit_code == 0
     until(lambda: status_of(api, token)[0] == 200)
     second = json.loads(run("apikey", "rotate", "shop", "--json").output)["token"]
-    third = json.loads(run("apikey", "rotate", "shop", "--json").output)["token"]
+    # the token in use doesn't end unawares
+    assert "works until" in (again := run("apikey", "rotate", "shop")).output
+    assert (again.exit_code, status_of(api, token)[0]) == (1, 200)
+    forced = run("apikey", "rotate", "shop", "--force", "--json")
+    third = json.loads(forced.output)["token"]
     until(lambda: status_of(api, token)[0] == 401)
     assert [status_of(api, each)[0] for each in (second, third)] == [200, 200]
     assert "works until" in run("apikey", "show", "shop").output

@@ -62,10 +62,12 @@ def test_the_commands_of_the_page_work(operator: Operator, db: psycopg.Connectio
         printed[" ".join(words[:2])] = operator.done(*words)
     assert re.search(r"secret  whsec_\S{44}\n", printed["add shop"])
     assert re.search(r"secret  whsec_\S{44}\n", printed["rotate shop"])
+    assert "--force" in operator.refused("rotate", "shop")
+    assert "whsec_" in operator.done("rotate", "shop", "--force")
     assert "https://shop.example/mail-events" in printed["show shop"]
     assert fetch(db, "SELECT name, batch FROM pgmta.webhooks") == ("shop", 500)
     actions = column(db, "SELECT action FROM pgmta.audit WHERE role = 'pgmta_operator'")
-    assert len(actions) == len(block.splitlines()) - 2  # list and show change nothing
+    assert len(actions) == len(block.splitlines()) - 2 + 1  # list and show change nothing
 
 
 def test_output_for_machines_has_no_secret_but_once(operator: Operator) -> None:

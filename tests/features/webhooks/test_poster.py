@@ -325,5 +325,5 @@ def test_bad_endpoints_hold_up_no_other(
         system.enqueue(f"{number}@c.example")
     until(lambda: all(len(receiver.events(f"/{name}")) == 20 for name in good))
     until(lambda: all(receiver.got(f"/{name}") for name in bad))
-    disabled = "SELECT count(*) FROM pgmta.webhooks WHERE state = 'disabled'"
-    until(lambda: fetch(db, disabled) == (5,))
+    suspended = "SELECT count(*) FROM pgmta.webhooks WHERE state = 'suspended'"
+    until(lambda: fetch(db, suspended) == (5,))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 
 from pgmta.config.token_keys import TokenKeyFile
 from pgmta.config.types import FOLDER, NetworkList, Section
@@ -59,6 +59,14 @@ class WebhookKeys(Section):
         "the first derives secrets of endpoints, and each has those that it has derived; the same "
         "in queued.yaml and web.yaml",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_queued(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            for name in value.keys() & (WebhookSettings.model_fields.keys() - cls.model_fields):
+                raise ValueError(f"{name} belongs into queued.yaml: here it may have `keys`")
+        return value
 
     def known_secrets(self) -> Secrets:
         """Return the secrets of endpoints that it has."""

@@ -98,8 +98,10 @@ class KeyTable:
                 return None
             until = [row["ends_at"] for row in await self.secrets(name) if row["holds"]][1:]
             if until and overlap_s and not force:
-                raise PgmtaError(f"the key {name} was rotated before, and the token before that "
-                                 f"works until {instant(until[0])}; --force ends it now")  # fmt: skip
+                raise PgmtaError(
+                    f"the key {name} was rotated before, and the token before that works until "
+                    f"{instant(until[0])}; --force ends it now"
+                )
             fields = {"name": name, "seconds": overlap_s}
             before = await self._db.row(_SQL["end_secrets"], fields)
             await self._audit("rotate", name, {"overlap_s": overlap_s})

@@ -122,16 +122,17 @@ class KeyRing:
         began = time.monotonic()
         task = asyncio.create_task(self._read(ids, began))
         self._look = _Look(task, frozenset(ids), began)
-        task.add_done_callback(self._end_look)
+        # those who wait have its error, if any do
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._look
 
-    def _end_look(self, task: asyncio.Task[None]) -> None:
-        self._look = None
-        if not task.cancelled():
-            task.exception()  # those who wait have it, if any do
-
     async def _read(self, ids: set[str], began: float) -> None:
-        rows = await self._link.look(_LOOK.encode(), {"ids": Texts(sorted(ids))})
+        try:
+            rows = await self._link.look(_LOOK.encode(), {"ids": Texts(sorted(ids))})
+        finally:
+            # not in a callback: a request that came before it would await this task for ever,
+            # and as the task has ended, no other task of the process would have its turn
+            self._look = None
         found = {row[0]: row for row in rows}
         for secret_id in ids:
             before = self._known.pop(secret_id, None)

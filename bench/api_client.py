@@ -164,14 +164,19 @@ class Sender:
         ).encode()
         length = len(before) + UPLOAD_OCTETS + len(b"\r\n--b--\r\n")
         reader, writer = await asyncio.open_connection("127.0.0.1", self._config["port"])
-        writer.write(self._head("", "multipart/form-data; boundary=b", length) + before)
-        for start in range(0, UPLOAD_OCTETS, len(_PIECE)):
-            writer.write(_PIECE[: UPLOAD_OCTETS - start])
-            await writer.drain()
-        writer.write(b"\r\n--b--\r\n")
+
+        async def send() -> None:
+            writer.write(self._head("", "multipart/form-data; boundary=b", length) + before)
+            for start in range(0, UPLOAD_OCTETS, len(_PIECE)):
+                writer.write(_PIECE[: UPLOAD_OCTETS - start])
+                await writer.drain()
+            writer.write(b"\r\n--b--\r\n")
+
+        sending = asyncio.create_task(send())  # an answer may come before the end of the body
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         self._note(int(head[9:12]), await reader.readexactly(length))
+        sending.cancel()
         writer.close()
 
     def _mail(self, number: int) -> Mail:

@@ -23,6 +23,10 @@ from pgmta.http.site import HttpSite
 from pgmta.logs import get
 
 _BACKLOG = 512  # connections that the kernel keeps until they are accepted
+# Octets of a connection that the kernel keeps until they are read: a transport reads all of them at
+# once. It takes twice as much. A window below a packet of the loopback, 65,483 octets, would have a
+# client send one each 200 ms, and later after a pause of ours.
+_RECEIVED_OCTETS = 64 << 10
 _SWEEP_INTERVAL_S = 1.0  # looks for connections that take too long
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (?:https?://[^/ ]*)?(/[^ ?]*)", re.IGNORECASE)
 _MAX_PATH_CHARACTERS = 100  # that are compared with the known ones
@@ -77,6 +81,7 @@ class HttpServer(web.Server):
     async def listen(self, bound: socket.socket) -> None:
         """Answer the clients of a socket, which is bound."""
         loop = asyncio.get_running_loop()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_OCTETS)
         self._listening.append(await loop.create_server(self, sock=bound, backlog=_BACKLOG))
 
     async def stop(self, seconds: float) -> None:

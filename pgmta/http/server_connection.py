@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import socket
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -183,15 +182,6 @@ class ServerConnection(RequestHandler):
         """Begin the time of the answer, if the connection has times for each request."""
         if self._kept:
             self._until = self._owner.now() + _ANSWER_TIMEOUT_S
-
-    def narrow(self, octets: int) -> None:
-        """Have the kernel keep about so much of what comes, and so the transport read no more.
-
-        For a long body, of which the next part is read only when the one before it is stored.
-        """
-        if self._wire:
-            bound = self._wire.get_extra_info("socket")
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, octets)
 
     def allow_time(self, seconds: float) -> None:
         """Give the request and its answer so much time from now on.

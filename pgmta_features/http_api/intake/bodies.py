@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -42,8 +43,6 @@ RAW_TYPE = "message/rfc822"
 
 _MAX_FILES = 100
 _READ_OCTETS = 16 << 10  # of a part at once
-_RECEIVED_OCTETS = 32 << 10  # that wait in the kernel, which takes twice as much for it
-_STORE_S = 60.0  # in which a piece is stored, while the client waits
 _MAX_HEADER_OCTETS = 64 << 10  # of a content, as submit() allows
 _ENCODINGS = ("", "binary", "8bit", "7bit")
 _LINE_END = re.compile(rb"\r?\n")
@@ -93,7 +92,7 @@ class Body:
 
 
 class Bodies:
-    """Reads the body of a request. Each piece of it has the time of a request."""
+    """Reads the body of a request. The client has the time of a request for each piece of it."""
 
     def __init__(
         self, request: web.Request, caller: Caller, uploads: RequestUploads, json_octets: int,
@@ -102,7 +101,6 @@ class Bodies:
         self._request, self._caller, self._uploads = request, caller, uploads
         self._json_octets, self._piece_s = json_octets, piece_s
         self._connection: ServerConnection = connection_of(request)
-        self._connection.narrow(_RECEIVED_OCTETS)
 
     async def raw(self, query: EnvelopeQuery) -> Body:
         """Return the mail that a body of message/rfc822 is. Raises Problem."""
@@ -179,8 +177,7 @@ class Bodies:
         body.mail["content"] = body.add(stored)
 
     async def _next(self, reader: MultipartReader) -> BodyPartReader | None:
-        self._connection.allow_time(self._piece_s)
-        part = await reader.next()
+        part = await self._from_client(reader.next())
         if part is None:
             return None
         if isinstance(part, MultipartReader):
@@ -196,20 +193,23 @@ class Bodies:
     async def _part(self, part: BodyPartReader, most: int | None = None) -> AsyncIterator[bytes]:
         number = 0
         while not part.at_eof():
-            self._connection.allow_time(self._piece_s)
-            octets = await part.read_chunk(_READ_OCTETS)
+            octets = await self._from_client(part.read_chunk(_READ_OCTETS))
             number += len(octets)
             if most is not None and number > most:
                 raise Problem(413, "body-size", f"The part `message` has more than {most} octets.",
                               headers={"Connection": "close"})  # fmt: skip
-            self._connection.allow_time(_STORE_S)
             yield bytes(octets)
 
     async def _octets(self) -> AsyncIterator[bytes]:
-        while octets := await self._request.content.readany():
-            self._connection.allow_time(_STORE_S)
+        while octets := await self._from_client(self._request.content.readany()):
             yield octets
-            self._connection.allow_time(self._piece_s)
+
+    async def _from_client[T](self, reading: Awaitable[T]) -> T:
+        """Return what the client has to send in time. How long it then waits for us counts not."""
+        self._connection.allow_time(self._piece_s)
+        found = await reading
+        self._connection.allow_time(math.inf)
+        return found
 
 
 def _encoding(part: BodyPartReader) -> str:

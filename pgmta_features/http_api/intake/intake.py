@@ -24,12 +24,11 @@ from pgmta_features.http_api.intake.api_door import ApiDoor, Decided, Outcome, S
 from pgmta_features.http_api.intake.senders import Senders
 from pgmta_features.http_api.problem import Problem, away, key_refused, pointer_of
 
-_CONNECTIONS = 2  # for group commits, as pgmta.Client has
+CONNECTIONS = 2
+"""For group commits, as pgmta.Client has."""
+
 _PATIENCE_S = 5.0  # below the time limit of an answer
 _UPLOAD_PATIENCE_S = 60.0  # PostgreSQL composes mail with uploads of 50 MB in a few seconds
-_UPLOAD_QUEUE_S = 300.0  # for those before it
-UPLOAD_ANSWER_S = _UPLOAD_QUEUE_S + _UPLOAD_PATIENCE_S + 5.0
-"""A request with uploads has its answer by then, once its body is there."""
 
 _UNFIT_SENDER = "PG403"  # SQLSTATE of api_check_author()
 _RAISED = "P0001"  # by a trigger of operators, for those who submit
@@ -47,7 +46,6 @@ class Intake:
         self._resources = resources
         self._gatherers: dict[bool, Gatherer] = {}
         self._in_flight: set[tuple[str, str]] = set()
-        self._turns = asyncio.Semaphore(_CONNECTIONS)  # of requests with uploads
 
     @contextmanager
     def claiming(self, caller: Caller, key: str) -> Iterator[None]:
@@ -72,20 +70,6 @@ class Intake:
 
         Raises Problem if nothing of it is stored now, and if that is open.
         """
-        if not request.uploads:
-            return await self._decide(request)
-        try:
-            async with asyncio.timeout(_UPLOAD_QUEUE_S):
-                await self._turns.acquire()
-        except TimeoutError:
-            raise Problem(503, "busy", "Too many uploads are under way.",
-                          headers={"Retry-After": "30"}) from None  # fmt: skip
-        try:
-            return await self._decide(request)
-        finally:
-            self._turns.release()
-
-    async def _decide(self, request: SendRequest) -> Decided:
         parcel: Parcel[asyncio.Future[Any]] = Parcel(
             [request], request.size, asyncio.get_running_loop().create_future()
         )
@@ -114,7 +98,7 @@ class Intake:
         if large not in self._gatherers:
             # mail that comes at once does not wait for what PostgreSQL composes for seconds
             self._gatherers[large] = Gatherer(
-                self._resources, _CONNECTIONS, _UPLOAD_PATIENCE_S if large else _PATIENCE_S,
+                self._resources, CONNECTIONS, _UPLOAD_PATIENCE_S if large else _PATIENCE_S,
                 ApiDoor(), "uploads taken" if large else "requests",
             )  # fmt: skip
             self._gatherers[large].start()

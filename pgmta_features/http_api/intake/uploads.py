@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -19,6 +20,7 @@ from pgmta.logs import get
 from pgmta.postgres.link import Link
 from pgmta.postgres.resources import Resources
 from pgmta.store.queries import Statement, feature_queries
+from pgmta_features.http_api.intake.intake import CONNECTIONS
 from pgmta_features.http_api.problem import Problem, away
 
 PIECE_OCTETS = 32 << 10
@@ -26,9 +28,11 @@ PIECE_OCTETS = 32 << 10
 
 _CONNECTIONS = 4
 _MAX_UPLOADS = 500  # under way in a process
+_MAX_WHOLE = 8  # bodies that are there and wait for their turn; others are read no further
+_TURN_S = 60.0  # in which it comes
 _PATIENCE_S = 5.0  # for a database that is away
 _RETRY_S = "5"
-_SETTINGS = {"statement_timeout": "30s", "lock_timeout": "1s"}
+_SETTINGS = {"statement_timeout": "30s"}
 
 _SQL = feature_queries("http_api")
 
@@ -53,12 +57,15 @@ class Uploads:
         for number in reversed(range(_CONNECTIONS)):
             self._free.put_nowait(resources.link(f"uploads {number}", _SETTINGS))
         self._under_way = 0
+        self._whole = 0
+        self._few = asyncio.Event()  # are whole
+        self._few.set()
+        self._turns = asyncio.Semaphore(CONNECTIONS)
 
     def begin(self) -> RequestUploads:
         """Return the uploads of a request. Raises Problem if too many are under way."""
         if self._under_way >= _MAX_UPLOADS:
-            raise Problem(503, "busy", "Too many uploads are under way.",
-                          headers={"Retry-After": _RETRY_S, "Connection": "close"})  # fmt: skip
+            raise _busy()
         self._under_way += 1
         return RequestUploads(self)
 
@@ -66,13 +73,37 @@ class Uploads:
         """Count a request whose uploads have ended."""
         self._under_way -= 1
 
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for the turn of a body that is whole: PostgreSQL composes few mails at once.
+
+        Raises Problem.
+        """
+        self._whole += 1
+        if self._whole >= _MAX_WHOLE:
+            self._few.clear()
+        try:
+            try:
+                async with asyncio.timeout(_TURN_S):
+                    await self._turns.acquire()
+            except TimeoutError:
+                raise _busy() from None
+            try:
+                yield
+            finally:
+                self._turns.release()
+        finally:
+            self._whole -= 1
+            if self._whole < _MAX_WHOLE:
+                self._few.set()
+
     async def put(self, upload: UUID, position: int, data: bytearray) -> int:
         """Store a piece; return the octets that a message may have. Raises Problem."""
         until, breaks = math.inf, pauses()
         fields = {"upload": upload, "position": position, "data": data}
         while True:
             try:
-                ((most,),) = await self._run(_SQL["upload"], fields)
+                ((most,),) = await self._run(_SQL["upload"], fields, self._few)
                 return int(most)
             except StoreUnavailable:
                 until = min(until, time.monotonic() + _PATIENCE_S)
@@ -80,10 +111,14 @@ class Uploads:
                     raise away() from None
                 await asyncio.sleep(next(breaks))
 
-    async def _run(self, statement: Statement, fields: dict[str, Any]) -> list[tuple[Any, ...]]:
+    async def _run(
+        self, statement: Statement, fields: dict[str, Any], begins: asyncio.Event | None = None
+    ) -> list[tuple[Any, ...]]:
         """Run a statement in its turn: to wait for others is no outage."""
         link = await self._free.get()
         try:
+            if begins:  # here, where four wait, and not all that would go on at once
+                await begins.wait()
             return await link.run(statement, fields)
         finally:
             self._free.put_nowait(link)
@@ -130,6 +165,10 @@ class RequestUploads:
             raise Problem(413, "body-size", f"A message has at most {self._most} octets.",
                           headers={"Connection": "close"})  # fmt: skip
 
+    def turn(self) -> AbstractAsyncContextManager[None]:
+        """Wait for the turn of the request, if anything of it is stored. Raises Problem."""
+        return self._uploads.turn() if self._stored else nullcontext()
+
     def taken(self) -> None:
         """Note that api_submit() has removed them."""
         self._stored.clear()
@@ -139,3 +178,8 @@ class RequestUploads:
         self._uploads.end()
         if self._stored:
             await self._uploads.remove(self._stored)
+
+
+def _busy() -> Problem:
+    return Problem(503, "busy", "Too many uploads are under way.",
+                   headers={"Retry-After": _RETRY_S, "Connection": "close"})  # fmt: skip

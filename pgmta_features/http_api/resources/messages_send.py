@@ -8,12 +8,10 @@ from typing import Any
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
-from pgmta.http.server_connection import connection_of
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.checking import Path
 from pgmta_features.http_api.intake.bodies import MULTIPART_TYPE, RAW_TYPE, Bodies
 from pgmta_features.http_api.intake.intake import (
-    UPLOAD_ANSWER_S,
     Intake,
     headers_of,
     results,
@@ -99,13 +97,10 @@ class _Sending:
             else:
                 _refuse_query(call.query)
                 body = await bodies.multipart()
-            connection = connection_of(call.request)
-            connection.body_is_read()
             await call.renew()
-            if body.uploads:
-                connection.allow_time(UPLOAD_ANSWER_S)
             content = body.fingerprint() if call.key else b""
-            answer = await self._one(call, body.text(), content, body.uploads)
+            async with uploads.turn():
+                answer = await self._one(call, body.text(), content, body.uploads)
             uploads.taken()
             return answer
         finally:

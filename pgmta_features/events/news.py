@@ -10,7 +10,7 @@ from functools import cache
 import psycopg
 
 from pgmta.postgres.resources import Resources
-from pgmta.service import start_part
+from pgmta.service import first, start_part
 
 _RECONNECT_PAUSE_S = 0.5
 _UNUSED_S = 60.0  # without a reader, after which the connection is closed
@@ -36,17 +36,16 @@ class EventNews:
             self._task = start_part("event news", self._listen)
         return self._came
 
-    async def wait(self, mark: asyncio.Event, seconds: float) -> bool:
-        """Wait for news since a mark, for so many seconds at most; return whether there are any."""
+    async def wait(self, mark: asyncio.Event, seconds: float, *others: asyncio.Event) -> bool:
+        """Wait for news since a mark, or for one of the others, for so many seconds at most.
+
+        Returns whether any of them came.
+        """
         self._readers += 1
         try:
-            async with asyncio.timeout(seconds):
-                await mark.wait()
-        except TimeoutError:
-            return False
+            return await first(mark, *others, timeout=seconds)
         finally:
             self._readers -= 1
-        return True
 
     def _tell(self) -> None:
         self._came.set()

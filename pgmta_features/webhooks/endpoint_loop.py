@@ -13,6 +13,7 @@ import psycopg
 from pgmta.errors import StoreUnavailable
 from pgmta.logs import get
 from pgmta.postgres import faults
+from pgmta_features.events.news import EventNews
 from pgmta_features.webhooks.endpoint import fits
 from pgmta_features.webhooks.leased_webhooks import Claimed, Endpoint, EventRow, LeasedWebhooks
 from pgmta_features.webhooks.posting import EndpointConnection, Posted
@@ -42,7 +43,8 @@ class EndpointLoop:
 
     def __init__(
         self, claimed: Claimed, table: LeasedWebhooks, connection: EndpointConnection,
-        secrets: Secrets, slots: Slots, notice: Notice, read_interval_s: Callable[[], float],
+        secrets: Secrets, slots: Slots, news: EventNews, notice: Notice,
+        read_interval_s: Callable[[], float],
     ) -> None:  # fmt: skip
         self.endpoint = Endpoint(claimed.settings)
         self._table = table
@@ -55,7 +57,9 @@ class EndpointLoop:
         self._due = time.monotonic() + min(claimed.wait, _MAX_FIRST_PAUSE_S)
         self._replays = claimed.replays
         self._read_at = 0.0  # by the monotonic clock
-        self._news = asyncio.Event()
+        self._news = news
+        self._mark = news.mark()  # before the last read
+        self._asked = asyncio.Event()  # for a replay, since the last read
         self._accepted = False  # a request, which the database does not know yet
         self._ended = False  # by a failure
         self._trial_pause = 0.0  # before new events are tried after a refusal; 0: they are not
@@ -67,14 +71,10 @@ class EndpointLoop:
         self.behind: datetime | None = None
         """When the oldest event of the batch under way was written; None: there is none."""
 
-    def wake(self) -> None:
-        """Look for events now."""
-        self._news.set()
-
     def replay(self) -> None:
         """Post what was asked for once more."""
         self._replays = True
-        self._news.set()
+        self._asked.set()
 
     @property
     def failing(self) -> bool:
@@ -93,7 +93,8 @@ class EndpointLoop:
             while not self._ended:
                 try:
                     trial = await self._until_due()
-                    self._news.clear()
+                    self._mark = self._news.mark()
+                    self._asked.clear()
                     self._read_at = time.monotonic()
                     rows = await self._table.batch(
                         self.endpoint.settings, reached, accepted=self._accepted,
@@ -131,20 +132,17 @@ class EndpointLoop:
         try:
             async with asyncio.timeout(seconds):
                 if self._trial_pause:
-                    await self._news.wait()
+                    await self._news.wait(self._mark, seconds, self._asked)
                 await asyncio.sleep(self._trial_pause or seconds)
         except TimeoutError:
             return False
         return self._trial_pause > 0
 
     async def _wait_for_news(self) -> None:
-        try:
-            async with asyncio.timeout(_LOOK_INTERVAL_S):
-                await self._news.wait()
-        except TimeoutError:
-            return
-        # so that many endpoints together do not read all the time
-        await asyncio.sleep(max(0.0, self._read_at + self._read_interval_s() - time.monotonic()))
+        if await self._news.wait(self._mark, _LOOK_INTERVAL_S, self._asked):
+            # so that many endpoints together do not read all the time
+            pause = self._read_at + self._read_interval_s() - time.monotonic()
+            await asyncio.sleep(max(0.0, pause))
 
     async def _deliver(self, events: Sequence[EventRow]) -> bool:
         """Post a batch; return whether the endpoint has all but those that were set aside.

@@ -37,7 +37,6 @@ LEASE_S = 30.0
 
 _CLAIM_INTERVAL_S = 8.0  # of endpoints that others have left
 _LOOK_INTERVAL_S = 1.0  # for a first endpoint
-_LISTEN_S = 30.0
 _CONNECTIONS = 3  # to PostgreSQL
 _READS_PER_S = 500.0  # of the log of events, by all endpoints together
 
@@ -67,7 +66,7 @@ class Poster:
         self._loops: dict[Settings, EndpointLoop] = {}
         self._tasks: dict[Settings, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
-        self._listener: asyncio.Task[None] | None = None
+        self._news = event_news(process.resources)
         self._slots = Slots()
         self._config: QueuedConfig | None = None
         self._failed = False
@@ -117,11 +116,6 @@ class Poster:
                 await self._begin(each)
             elif each.replays:
                 self._loops[settings].replay()
-        if self._loops and not self._listener:
-            self._listener = start_part("webhook events", self._listen)
-        elif self._listener and not self._loops:
-            self._listener.cancel()
-            self._listener = None
 
     async def _read(self, config: QueuedConfig) -> None:
         """Use another configuration: the loops begin anew."""
@@ -149,6 +143,7 @@ class Poster:
             connection,
             self._secrets,
             self._slots,
+            self._news,
             self._notice,
             self._read_interval_s,
         )
@@ -171,17 +166,6 @@ class Poster:
     def _read_interval_s(self) -> float:
         return len(self._loops) / _READS_PER_S
 
-    async def _listen(self) -> None:
-        """Wake the loops when events have numbers, until cancelled."""
-        news = event_news(self._process.resources)
-        while True:
-            if await news.wait(news.mark(), _LISTEN_S):
-                self._wake()
-
-    def _wake(self) -> None:
-        for loop in self._loops.values():
-            loop.wake()
-
     def _values(self) -> Values:
         found: Values = {series.name: {} for series in SERIES}
         for settings, loop in self._loops.items():
@@ -192,10 +176,9 @@ class Poster:
         return found
 
     async def _stop(self) -> None:
-        tasks = [*self._tasks.values(), *filter(None, [self._listener])]
-        for task in tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
 
 async def post(process: QueuedProcess) -> None:

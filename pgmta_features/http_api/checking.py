@@ -42,12 +42,12 @@ class _Doubled(dict[str, Any]):
     key: str
 
 
-def read_json(octets: bytes, apart: str = "") -> Any:
+def read_json(octets: bytes, judged_singly: str = "") -> Any:
     """Return the value of a JSON text. Raises Problem, with the place where that is known.
 
     Refused are: other encodings than UTF-8, more than MAX_DEPTH levels, some 100,000 values, a key
     twice in an object, numbers beyond a double, NaN, lone surrogates, and NUL, which PostgreSQL
-    can't store. A member of the list `apart` with one of the last two becomes the Problem.
+    can't store. A member of the list `judged_singly` with one of the last two becomes the Problem.
     """
     if _too_many(octets):
         raise Problem(400, "not-json", "The body has too many values: over some 100,000.")
@@ -69,9 +69,10 @@ def read_json(octets: bytes, apart: str = "") -> Any:
     if octets.count(b"[") + octets.count(b"{") > MAX_DEPTH and _deep(value):
         raise _too_deep()
     if _STRANGE_ESCAPE.search(octets):
-        if apart and isinstance(value, dict) and isinstance(value.get(apart), list):
-            value[apart] = [
-                _strange_in(each, (apart, place)) or each for place, each in enumerate(value[apart])
+        if judged_singly and isinstance(value, dict) and isinstance(value.get(judged_singly), list):
+            value[judged_singly] = [
+                _strange_in(each, (judged_singly, place)) or each
+                for place, each in enumerate(value[judged_singly])
             ]
         if found := _strange_in(value):
             raise found

@@ -67,7 +67,7 @@ CREATE FUNCTION shop.on_mail(events jsonb) RETURNS void LANGUAGE sql
     AS $$ INSERT INTO shop.got SELECT e ->> 'id' FROM jsonb_array_elements(events) AS e $$;
 """
 _UNSUBSCRIBE = "SELECT events_unsubscribe(name) FROM event_subscriptions"
-_MAIL = "SELECT submit('s@a.example', '{r@b.example}', convert_to(E'\\r\\nx', 'UTF8'))"
+_MAIL = "SELECT submit('s@a.example', '{r@b.example}', convert_to(E'A: x\\r\\n\\r\\nx', 'UTF8'))"
 _ADD = "SELECT webhook_add(%s, %s, %s, '{}', %s, NULL, 100)"
 _REMOVE = "DELETE FROM webhooks"
 _READ = "SELECT cursor, id FROM events_read(%s, 100)"

@@ -61,6 +61,7 @@ class Product:
     directory: Path
     uri: str
     notes: list[str]
+    expected: tuple[str, ...] = ()  # lines of logs that have one of these are not noted
     running: list[tuple[str, subprocess.Popen[bytes], Path]] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)  # variables of the daemons
     started: int = 0  # number of processes of queued that were started so far
@@ -231,6 +232,7 @@ class Product:
 
     def _note_lines(self, command: str, log: Path) -> None:
         lines = log.read_text(errors="replace").splitlines()
+        lines = [line for line in lines if not any(word in line for word in self.expected)]
         if lines:
             self.notes.append(f"{command} logged {len(lines)} lines, last: {lines[-1][:400]}")
 

@@ -86,7 +86,8 @@ class Relay:
     def __enter__(self) -> Self:
         uri = self.stack.enter_context(fresh(self.server, keep=False))
         self.uri = uri
-        product = Product(commands_of(None), self.directory, uri, self.notes)
+        bad = tuple(f"webhook={kind}" for kind in BAD)
+        product = Product(commands_of(None), self.directory, uri, self.notes, bad)
         product.migrate()
         self.stack.callback(product.stop)
         hop = self._helper("rate_sink", file=str(self.directory / "times.json"))

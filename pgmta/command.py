@@ -316,6 +316,12 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
+def ago(seconds: float) -> str:
+    """Return for people how long ago something was: `3h ago`, or `now`."""
+    found = age(seconds)
+    return found if found == "now" else f"{found} ago"
+
+
 def columns(text: str) -> int:
     """Return how many columns of a terminal the text takes: 2 for 漢, none for a combining mark."""
     if _NARROW_TEXT.fullmatch(text):

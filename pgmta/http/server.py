@@ -31,7 +31,8 @@ _SWEEP_INTERVAL_S = 1.0  # looks for connections that take too long
 _REQUEST_LINE = re.compile(rb"([A-Z]+) (?:https?://[^/ ]*)?(/[^ ?]*)", re.IGNORECASE)
 _MAX_PATH_CHARACTERS = 100  # that are compared with the known ones
 _PATTERN = re.compile(r":[^{}]*\}")  # of a variable part of a path
-_PROBLEMS_BY_STATUS = {404: "There is no such path.", 405: "The path has other methods."}
+_PROBLEMS_BY_STATUS = {404: "There is no such path.", 405: "The path has other methods"}
+_MIN_LIKENESS = 0.75  # of a path that an unknown one may be meant for
 
 
 class HttpServer(web.Server):
@@ -121,6 +122,8 @@ class HttpServer(web.Server):
         except web.HTTPException as error:  # raised by aiohttp for an unknown path or method
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
             detail = _PROBLEMS_BY_STATUS.get(error.status, error.reason)
+            if allowed := headers.get("Allow"):
+                detail = f"{detail}: {allowed.replace(',', ', ')}."
             if error.status == 404 and (near := self._nearest(request.path)):
                 detail = f"{detail} Did you mean {near}?"
             answer = self._refuse(request, HttpError(error.status, detail, headers), None)
@@ -138,7 +141,7 @@ class HttpServer(web.Server):
     def _nearest(self, path: str) -> str:
         """Return the path of a program that an unknown one may be meant for; '' if none is near."""
         known = [route.path for route in self.site.routes if not route.page]
-        near = get_close_matches(path[:_MAX_PATH_CHARACTERS], known, 1)
+        near = get_close_matches(path[:_MAX_PATH_CHARACTERS], known, 1, _MIN_LIKENESS)
         return _PATTERN.sub("}", near[0]) if near else ""
 
     def route_of(self, request: web.Request) -> Route | None:

@@ -31,7 +31,7 @@ _FIELDS: dict[str, str | None] = {  # None: the column itself
     "number": None, "recipient": None, "state": None, "bounced": None,
     "unsubscribed": None, "complained": None,
     "sent_at": _UTC, "answered_at": _UTC, "error_code": None, "error_sub_type": None,
-    "message_id": None, "template": None, "version": None,
+    "message_id": "{}::text", "template": None, "version": None,
 }  # fmt: skip
 _TEXTS = ("recipient", "error_code", "error_sub_type")
 _NO_FORMULA = "CASE WHEN {0} ~ '^[=+\\-@\\t\\r\\n]' THEN '''' || {0} ELSE {0} END"

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import psycopg
 
-from pgmta.command import EXIT_FAILURE, print_line, print_text
+from pgmta.command import EXIT_FAILURE, print_json, print_line, print_text
 from pgmta.postgres.operator import connected
 from pgmta_features.events.event_table import EventTable
 from pgmta_features.events.subscribing import repeat_subscribing
@@ -21,13 +21,13 @@ _sent_by = click.option(
 _tenant = click.option("--tenant", metavar="NAME", help="Only events of mail of this tenant.")
 
 
-@command(None, "table")
+@command(None, "table", json=True)
 @click.argument("name", metavar="SCHEMA.TABLE")
 @click.option("--create", is_flag=True, help="Make it before, as the owner of its schema.")
 @_sent_by
 @_tenant
 async def table(
-    name: str, create: bool, sent_by: str | None, tenant: str | None, config: Path
+    name: str, create: bool, sent_by: str | None, tenant: str | None, config: Path, as_json: bool
 ) -> None:
     """Insert events into a table of an application, in the transaction of their outcome.
 
@@ -46,17 +46,18 @@ async def table(
                 print_text(statements)
                 sys.exit(EXIT_FAILURE)
         subscription = await repeat_subscribing(partial(events.into, name, sent_by, tenant))
-    print_line(f"events go into {subscription}; `queuectl events list` shows it")
+    _print(subscription, f"events go into {subscription}", as_json)
 
 
-@command(None, "function")
+@command(None, "function", json=True)
 @click.argument("name", metavar="SCHEMA.FUNCTION")
 @click.option("--login", metavar="ROLE", help="Who calls it.  [default: its owner]")
 @_sent_by
 @_tenant
 async def function(
-    name: str, login: str | None, sent_by: str | None, tenant: str | None, config: Path
-) -> None:
+    name: str, login: str | None, sent_by: str | None, tenant: str | None, config: Path,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Call a function of an application with events, each exactly once.
 
     SCHEMA.FUNCTION(jsonb) gets an array of events. queued calls it in a session of that login, and
@@ -67,4 +68,11 @@ async def function(
     async with connected(database_of(config)) as db:
         call = partial(EventTable(db).call, name, login, sent_by, tenant)
         subscription = await repeat_subscribing(call)
-    print_line(f"{subscription} is called with events; `queuectl events list` shows it")
+    _print(subscription, f"{subscription} is called with events", as_json)
+
+
+def _print(subscription: str, said: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"name": subscription})
+    else:
+        print_line(f"{said}; `queuectl events list` shows it")

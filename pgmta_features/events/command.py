@@ -14,7 +14,6 @@ import click
 import psycopg
 
 from pgmta.command import (
-    EXIT_FAILURE,
     config_option,
     json_option,
     print_json,
@@ -22,7 +21,7 @@ from pgmta.command import (
     reporting,
     shorten,
 )
-from pgmta.errors import ConfigError, StoreUnavailable
+from pgmta.errors import ConfigError, PgmtaError, StoreUnavailable
 from pgmta.postgres.operator import OperatorConnection, connected
 from pgmta_features.events.application_commands import function, table
 from pgmta_features.events.event_table import EventTable
@@ -32,6 +31,7 @@ from queued.cli.options.queue_command import (
     CONFIG_NAME,
     Form,
     age_of,
+    ago_of,
     command,
     database_of,
     print_rows,
@@ -41,6 +41,7 @@ from queued.cli.options.queue_command import (
 _DEFAULT_SINCE = timedelta(hours=1)
 _LOOK_INTERVAL_S = 1.0
 _LISTEN = "LISTEN pgmta_events"
+_LOST = "PG409"  # SQLSTATE of a cursor whose events are not there
 
 
 @click.group(invoke_without_command=True)
@@ -103,9 +104,14 @@ async def _hint(table: EventTable) -> None:
 
 async def _read(table: EventTable, after: str, kinds: tuple[str, ...], as_json: bool) -> str:
     """Print all events behind a cursor, and return the place that was reached."""
-    while page := await table.page(after, kinds):
-        _print(page, as_json)
-        after = page[-1]["cursor"]
+    try:
+        while page := await table.page(after, kinds):
+            _print(page, as_json)
+            after = page[-1]["cursor"]
+    except psycopg.Error as error:
+        if error.sqlstate != _LOST:
+            raise
+        raise PgmtaError(f"{error.diag.message_primary}: --since reads by time") from None
     return after
 
 
@@ -160,9 +166,9 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-@command(events)
+@command(events, json=True)
 @click.argument("name")
-async def subscribe(config: Path, name: str) -> None:
+async def subscribe(config: Path, name: str, as_json: bool) -> None:
     """Have events written for a reader: `queuectl events`, or a program by SQL.
 
     Webhooks, tables, functions and keys of the HTTP API subscribe themselves. Any mail that is
@@ -170,12 +176,15 @@ async def subscribe(config: Path, name: str) -> None:
     """
     async with connected(database_of(config)) as db:
         new = await repeat_subscribing(partial(EventTable(db).subscribe, name, "reader"))
-    print_line(f"{name} {'subscribes' if new else 'subscribes already'}")
+    if as_json:
+        print_json({"name": name, "new": new})
+    else:
+        print_line(f"{name} {'subscribes' if new else 'subscribes already'}")
 
 
-@command(events)
+@command(events, json=True)
 @click.argument("name")
-async def unsubscribe(config: Path, name: str) -> None:
+async def unsubscribe(config: Path, name: str, as_json: bool) -> None:
     """End a subscription. Exit 1 if there is none of this name.
 
     After the last one no events are written. Those that were written stay for their time.
@@ -183,9 +192,11 @@ async def unsubscribe(config: Path, name: str) -> None:
     async with connected(database_of(config)) as db:
         ended = await repeat_subscribing(partial(EventTable(db).unsubscribe, name))
     if not ended:
-        print_line(f"there is no subscription {name}: see `queuectl events list`", err=True)
-        sys.exit(EXIT_FAILURE)
-    print_line(f"{name} subscribes no more")
+        raise PgmtaError(f"there is no subscription {name}: see `queuectl events list`")
+    if as_json:
+        print_json({"name": name, "ended": True})
+    else:
+        print_line(f"{name} subscribes no more")
 
 
 @command(events, name="list", rows=True)
@@ -196,12 +207,12 @@ async def list_subscriptions(config: Path, form: Form) -> None:
     print_rows(
         rows,
         {
-            "name": "name",
-            "kind": "kind",
-            "since": lambda row: age_of(row["created_at"]),
-            "by": "created_by",
-            "read": lambda row: age_of(row["read_at"]) if row["read_at"] else "",
-            "state": _state,
+            "NAME": "name",
+            "KIND": "kind",
+            "SINCE": lambda row: age_of(row["created_at"]),
+            "BY": "created_by",
+            "READ": lambda row: age_of(row["read_at"]) if row["read_at"] else "",
+            "STATE": _state,
         },
         form,
     )
@@ -216,7 +227,7 @@ def _state(row: dict[str, Any]) -> str:
     if row["first"]:
         found.append(f"the first is {row['first']}")
     if row["error"]:
-        found.append(f"{age_of(row['failed_at'])} ago: {row['error']}")
+        found.append(f"{ago_of(row['failed_at'])}: {row['error']}")
     return "; ".join(found)
 
 

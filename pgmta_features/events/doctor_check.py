@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from pgmta.command import age
+from pgmta.command import age, ago
 from pgmta.store.admin.examination import Examination
 from pgmta.store.queries import feature_queries
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
@@ -30,7 +30,7 @@ async def checks(examination: Examination) -> dict[str, Check]:
         for row in await examination.run(_SQL["unread"], age=_MAX_UNREAD_S):
             yield warning(
                 "events",
-                f"subscription {row['name']} was last read {age(row['seconds'])} ago",
+                f"subscription {row['name']} was last read {ago(row['seconds'])}",
                 f"have its program read on before its events expire, or end it: "
                 f"`queuectl events unsubscribe {row['name']}`",
             )
@@ -51,8 +51,9 @@ async def checks(examination: Examination) -> dict[str, Check]:
                 yield warning(
                     "events",
                     f"the table {row['name']} got events later than their outcome, the last "
-                    f"{age(row['seconds'])} ago: {row['error']}",
-                    "find out who locks it, or what makes its inserts slow",
+                    f"{ago(row['seconds'])}: {row['error']}",
+                    "mend that, if it is not mended yet: who locks it, what makes it slow, or what "
+                    "was changed; this warning ends 10 minutes after the last late event",
                 )
         for row in await examination.run(_SQL["missing_days"]):
             yield warning(

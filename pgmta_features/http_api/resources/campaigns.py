@@ -236,7 +236,7 @@ class Campaign(ListedCampaign):
     rate: float | None = Field(default=None, description="mails per second of its credential")
     wait: float | None = Field(default=None, description="seconds that the rest takes at it")
     failures: list[Failures]
-    waits_for: list[str] = Field(description="why it does not move, in words")
+    waits_for: list[str] = Field(description="why it does not move, in words for operators")
 
 
 class ImportedList(BaseModel):

@@ -105,7 +105,7 @@ class Rendering(Received):
     params: dict[str, Any] = Field(
         default_factory=dict, description="the words: texts, numbers, true or false"
     )
-    to: str | None = Field(default=None, description="recipient, `NAME <ADDRESS>` or ADDRESS")
+    recipient: str | None = Field(default=None, description="`NAME <ADDRESS>` or ADDRESS")
 
 
 class RenderedMail(BaseModel):
@@ -161,7 +161,7 @@ class _Templates:
     async def render(self, call: Call) -> Answer:
         """Compose a mail, which goes nowhere."""
         found = await self._find(call)
-        to = [_mailbox(call.body.to)] if call.body.to else []
+        to = [_mailbox(call.body.recipient)] if call.body.recipient else []
         try:
             parts = _compiled(found.source).fill(call.body.params, to)
         except ValueError as error:
@@ -221,7 +221,7 @@ def _mailbox(text: str) -> NamedMailbox:
     try:
         parse_mailbox(address, utf8=True)
     except AddressError as error:
-        raise Problem(422, "invalid", f"to: {error}.", pointer="/to") from None
+        raise Problem(422, "invalid", f"recipient: {error}.", pointer="/recipient") from None
     return name, address
 
 

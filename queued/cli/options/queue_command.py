@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from pgmta.command import (
     age,
+    ago,
     config_option,
     json_option,
     print_csv,
@@ -322,6 +323,11 @@ def age_of(moment: datetime) -> str:
     """Return the age of something that happened then; - if it is still to come."""
     seconds = (datetime.now(UTC) - moment).total_seconds()
     return "-" if seconds < -_MAX_CLOCK_SKEW_S else age(seconds)
+
+
+def ago_of(moment: datetime) -> str:
+    """Return how long ago that happened: `3h ago`, or `now`."""
+    return ago((datetime.now(UTC) - moment).total_seconds())
 
 
 def time_to(moment: datetime) -> str:

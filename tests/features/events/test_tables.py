@@ -351,6 +351,8 @@ def test_queuectl_makes_a_table_for_an_application(
         operators.write_text(f"environment: {{database: {{uri: {json.dumps(alice)}}}}}")
         login = conninfo_to_dict(uri)["user"]
         db.execute(f"CREATE SCHEMA shop AUTHORIZATION {login}".encode())
+        code, said = run("unsubscribe", "shop.evnts")
+        assert (code, said[:6]) == (1, "error:")
         code, said = run("table", "shop.evnts")
         assert (code, "no table shop.evnts" in said) == (1, True)
         # an operator may not make it, and is told how

@@ -32,7 +32,7 @@ def test_a_template_has_versions_and_makes_mail(api: ServedApi, db: psycopg.Conn
     shown = api.send("GET", f"{path}?version=1", token).members
     assert {name: shown[name] for name in TEMPLATE} == TEMPLATE
     assert api.send("GET", path, token).members["subject"] == "No {{number}}"
-    values = {"params": {"name": "A & B", "number": 7}, "to": "Ann <ann@b.example>"}
+    values = {"params": {"name": "A & B", "number": 7}, "recipient": "Ann <ann@b.example>"}
     mail = api.send("POST", f"{path}/render", token, values).members
     assert (mail["subject"], mail["body"]) == ("No 7", "Hello A & B\n")
     assert mail["html"] == "<p>Hello A &amp; B</p>"

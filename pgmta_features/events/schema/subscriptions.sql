@@ -198,6 +198,9 @@ CREATE FUNCTION events_reader() RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 DECLARE
     present event_subscriptions;
 BEGIN
+    IF acting() NOT LIKE 'key:%' THEN
+        RAISE EXCEPTION 'the session acts for no key' USING ERRCODE = 'insufficient_privilege';
+    END IF;
     SELECT * INTO present FROM event_subscriptions AS s WHERE s.name = acting()::text;
     IF NOT FOUND THEN
         PERFORM events_subscribe(acting()::text, 'reader');
@@ -207,7 +210,8 @@ BEGIN
     UPDATE event_subscriptions AS s SET read_at = now() WHERE s.name = acting()::text;
 END $$;
 COMMENT ON FUNCTION events_reader IS
-    'Subscribes the key for which the session acts at its first call, as events_subscribe(), and notes that it reads.';
+    'Subscribes the key for which the session acts at its first call, as events_subscribe(), and notes that it reads. '
+    'Raises insufficient_privilege without a key.';
 
 -- Made and dropped: PostgreSQL collects the rows for a transition table also if its trigger is disabled.
 CREATE FUNCTION event_triggers_make() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$

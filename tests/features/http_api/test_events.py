@@ -110,6 +110,8 @@ def test_the_login_of_the_api_reads_no_events_without_a_key(
         assert column(session, read) == []
         with pytest.raises(errors.InsufficientPrivilege):
             session.execute("SELECT * FROM pgmta.events_read(NULL, 5)")
+        with pytest.raises(errors.InsufficientPrivilege, match="for no key"):
+            session.execute("SELECT pgmta.events_reader()")
         session.execute("SET pgmta.acting = 'key:shop'")
         assert len(column(session, read)) == 1
 

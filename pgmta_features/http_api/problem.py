@@ -40,6 +40,7 @@ PROBLEMS: dict[str, tuple[str, tuple[int, ...]]] = {
     "undecided": ("It is open whether the mail was stored", (503,)),
     "refused": ("The database refuses the mail", (422,)),
     "webhook-exists": ("There is such a webhook already", (409,)),
+    "webhook-of-operator": ("The webhook is an operator's", (403,)),
     "webhooks-full": ("There are too many webhooks", (409,)),
     "webhooks-keyless": ("The installation derives no secrets", (409,)),
 }

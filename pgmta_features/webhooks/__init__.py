@@ -14,6 +14,7 @@ FEATURE = Feature(
     },
     sections={"webhooks": ".config:WebhookSettings", "web/webhooks": ".config:WebhookKeys"},
     looks=(".leased_webhooks:ANY_WEBHOOK",),
+    duties=(".retention:DUTY",),
     loops={"webhooks": ".poster:post"},
     doctor_checks=(".doctor_check:checks",),
     first_steps=(".first_step:STEP",),

@@ -20,7 +20,13 @@ from pgmta.postgres.operator import connected
 from pgmta_features.events.kinds import KINDS
 from pgmta_features.events.subscribing import repeat_subscribing
 from pgmta_features.webhooks.config import WebhookSettings
-from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, check_kinds, read_condition
+from pgmta_features.webhooks.endpoint import (
+    NAME,
+    EndpointUrl,
+    check_kinds,
+    is_foreign,
+    read_condition,
+)
 from pgmta_features.webhooks.reach import check_public
 from pgmta_features.webhooks.signing import Secrets
 from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, WebhookTable
@@ -109,11 +115,11 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _url(text: str, tenant: str | None) -> str:
-    """Return the URL of an endpoint, also one of a tenant. Raises ConfigError."""
+def _url(text: str, *, foreign: bool) -> str:
+    """Return the URL of an endpoint, also a foreign one. Raises ConfigError."""
     try:
         url = EndpointUrl.parse(text)
-        if tenant:
+        if foreign:
             check_public(url)
     except ValueError as error:
         raise ConfigError([f"URL: {error}"]) from None
@@ -163,7 +169,7 @@ async def add(
     given |= {"batch": DEFAULT_BATCH} | _settings(options)
     settings, secrets = _secrets(config)
     reference = _reference(settings, secrets, secret)
-    place = _url(url, tenant)
+    place = _url(url, foreign=bool(tenant))
     async with _webhooks(config) as webhooks:
         make = partial(webhooks.add, name, place, reference, **given)
         try:
@@ -201,7 +207,7 @@ async def set_webhook(
     async with _webhooks(config) as webhooks:
         found = await _find(webhooks, name)
         if url:
-            _url(url, found["tenant"])
+            _url(url, foreign=is_foreign(found["tenant"], found["viewer"], found["created_by"]))
         await webhooks.change(found["id"], changes)
         await _print_changed(webhooks, found, "changed", as_json)
 

@@ -6,6 +6,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ _MAX_CONDITION_TEXTS = 100
 _MAX_TEXT_CHARACTERS = 500
 _LEAST_FREE_PORT = 1024  # below it, public hosts are asked at the ports of HTTP alone
 _PORTS = {"https": 443, "http": 80}
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _VISIBLE = re.compile(r"[!-~]+")
 
 
@@ -80,10 +82,17 @@ def _host(name: str) -> str:
         return str(ipaddress.ip_address(name))
     except ValueError:
         pass
-    try:
-        return normalise_domain(name.removesuffix("."))
-    except AddressError:
-        raise ValueError("the host is neither a name nor an IP address") from None
+    with suppress(AddressError):
+        host = normalise_domain(name.removesuffix("."))
+        # 127.1 and 0x7f.1 are addresses for the C library
+        if not _NUMBER.fullmatch(host.rpartition(".")[2]):
+            return host
+    raise ValueError("the host is neither a name nor an IP address")
+
+
+def is_foreign(tenant: str | None, viewer: str | None, created_by: str) -> bool:
+    """Return whether an endpoint is that of a tenant or key, who may not reach our networks."""
+    return bool(tenant or viewer) or created_by.startswith("key:")
 
 
 def check_kinds(kinds: Sequence[str], known: Sequence[str]) -> None:

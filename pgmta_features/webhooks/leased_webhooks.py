@@ -10,7 +10,7 @@ from pgmta.postgres.link_pool import LinkPool
 from pgmta.selection import Selection
 from pgmta.store.admin.upkeep import Look
 from pgmta.store.queries import feature_queries
-from pgmta_features.webhooks.endpoint import EndpointUrl, read_condition
+from pgmta_features.webhooks.endpoint import EndpointUrl, is_foreign, read_condition
 
 _SQL = feature_queries("webhooks")
 
@@ -31,6 +31,7 @@ class Settings(NamedTuple):
     earlier_secret: str | None
     owner: str | None
     batch: int
+    created_by: str
 
 
 _SETTINGS = len(Settings._fields)
@@ -80,15 +81,15 @@ class Endpoint:
         """The mail whose events it gets; None: all."""
 
     @property
-    def of_tenant(self) -> bool:
-        """Whether it is an endpoint of a tenant, who may not reach our networks."""
-        return bool(self.settings.tenant)
+    def foreign(self) -> bool:
+        """Whether it is the endpoint of a tenant or key, who may not reach our networks."""
+        settings = self.settings
+        return is_foreign(settings.tenant, settings.viewer, settings.created_by)
 
     @property
     def owner(self) -> Owner | None:
         """Whose endpoint it is; None: an operator's."""
-        owner = self.settings.tenant, self.settings.viewer
-        return owner if any(owner) else None
+        return (self.settings.tenant, self.settings.viewer) if self.foreign else None
 
 
 class LeasedWebhooks:

@@ -135,7 +135,7 @@ class Poster:
             await self._table.suspend(settings, str(error))
             return
         connection = EndpointConnection(
-            endpoint.url, self._reach, lambda: self._contexts.pkix, of_tenant=endpoint.of_tenant
+            endpoint.url, self._reach, lambda: self._contexts.pkix, foreign=endpoint.foreign
         )
         loop = EndpointLoop(
             claimed,

@@ -62,12 +62,12 @@ class EndpointConnection:
 
     def __init__(
         self, url: EndpointUrl, reach: Reach, context: Callable[[], ssl.SSLContext], *,
-        of_tenant: bool,
+        foreign: bool,
     ) -> None:  # fmt: skip
         self._url = url
         self._reach = reach
         self._context = context
-        self._of_tenant = of_tenant
+        self._foreign = foreign
         self._wire: ClientConnection | None = None
         self._used = 0.0  # the last time, by the monotonic clock
 
@@ -128,7 +128,7 @@ class EndpointConnection:
     async def _connect(self) -> ClientConnection:
         """Connect to the first allowed address that answers. Raises OSError, Unreachable."""
         problem: OSError | None = None
-        for address in await self._reach.find_addresses(self._url, of_tenant=self._of_tenant):
+        for address in await self._reach.find_addresses(self._url, foreign=self._foreign):
             wire = ClientConnection(_MAX_BODY_OCTETS)
             try:
                 async with asyncio.timeout(_CONNECT_TIMEOUT_S):

@@ -13,7 +13,7 @@ WITH taken AS (
         ORDER BY h.id FOR UPDATE)
     RETURNING w.*)
 SELECT w.id, w.revision, w.name, w.tenant, w.viewer, w.url, w.condition::text, w.secret,
-    CASE WHEN w.earlier_until > now() THEN w.earlier_secret END, w.owner, w.batch, w.failures,
+    CASE WHEN w.earlier_until > now() THEN w.earlier_secret END, w.owner, w.batch, w.created_by, w.failures,
     coalesce(extract(epoch FROM w.next_at - now()), 0)::float8,
     EXISTS (SELECT FROM pgmta.webhook_failures AS f WHERE f.webhook_id = w.id AND f.asked_at IS NOT NULL)
 FROM (
@@ -83,6 +83,15 @@ SELECT DISTINCT name FROM pgmta.webhooks ORDER BY name
 
 -- name: failures
 SELECT * FROM pgmta.webhook_failures_seen(%(id)s, %(after)s, %(most)s)
+
+-- name: expired
+-- Remove some events that were set aside so many seconds ago; how many.
+WITH gone AS (
+    DELETE FROM pgmta.webhook_failures WHERE (webhook_id, event_id) IN (
+        SELECT f.webhook_id, f.event_id FROM pgmta.webhook_failures AS f
+        WHERE f.failed_at < now() - make_interval(secs => %(age)s) LIMIT %(most)s)
+    RETURNING 1)
+SELECT count(*) FROM gone
 
 -- name: unwell
 SELECT w.id, w.name, w.state, w.reason, w.failures, extract(epoch FROM now() - w.failing_since)::float8 AS seconds,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from ipaddress import IPv6Network
+from ipaddress import IPv4Network, IPv6Network
 
 from pgmta_features.webhooks.config import WebhookSettings
 from pgmta_features.webhooks.endpoint import EndpointUrl
@@ -21,6 +21,9 @@ from queued.delivery.dns.unresponsive import Unresponsive
 
 _UNICAST = IPv6Network("2000::/3")  # all global unicast addresses allocated by IANA
 _NAT64 = IPv6Network("64:ff9b::/96")  # leads to the IPv4 address in it (RFC 6052)
+# which Python counts as global: anycast of 6to4 (RFC 7526), and documentation (RFC 9637)
+_ANYCAST_6TO4 = IPv4Network("192.88.99.0/24")
+_DOCUMENTATION = IPv6Network("3fff::/20")
 _NOT_PUBLIC = "the host has no public address"
 
 type FindAddresses = Callable[[str], Awaitable[list[str]]]
@@ -39,17 +42,19 @@ def is_public(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         inner = [each for each in embedded(address) if isinstance(each, ipaddress.IPv4Address)]
         outer = address in _NAT64 or (address in _UNICAST and address.is_global)
-        return outer and not address.is_multicast and all(map(is_public, inner))
-    return address.is_global and not (address.is_multicast or address.is_reserved)
+        outer = outer and not (address.is_multicast or address in _DOCUMENTATION)
+        return outer and all(map(is_public, inner))
+    refused = address.is_multicast or address.is_reserved or address in _ANYCAST_6TO4
+    return address.is_global and not refused
 
 
 def check_public(url: EndpointUrl) -> None:
-    """Raise ValueError for a URL that no endpoint of a tenant can have, wherever its name leads."""
+    """Raise ValueError for a URL that no foreign endpoint can have, wherever its name leads."""
     try:
-        address = ipaddress.ip_address(url.host)
-    except ValueError:
-        address = None  # a name, whose addresses are judged for each connection
-    if address and not is_public(address):
+        public = is_public(ipaddress.ip_address(url.host))
+    except ValueError:  # a name, whose addresses are judged for each connection
+        public = url.host.rpartition(".")[2] != "localhost"
+    if not public:
         raise ValueError(_NOT_PUBLIC)
     if refusal := _refusal_of_public(url):
         raise ValueError(refusal)
@@ -82,16 +87,17 @@ class Reach:
         self._networks = networks
         self._find = find
 
-    async def find_addresses(self, url: EndpointUrl, *, of_tenant: bool) -> list[str]:
+    async def find_addresses(self, url: EndpointUrl, *, foreign: bool) -> list[str]:
         """Return the addresses to which a connection may be made, at least one.
 
-        An endpoint of a tenant has public ones alone. Raises Unreachable, DeliveryError.
+        A foreign endpoint, of a tenant or a key, has public ones alone. Raises Unreachable,
+        DeliveryError.
         """
         found = await self._find(url.host)
         allowed = []
         reason = ""
         for text in found:
-            if refusal := self._refusal(ipaddress.ip_address(text), url, of_tenant):
+            if refusal := self._refusal(ipaddress.ip_address(text), url, foreign):
                 reason = reason or refusal
             else:
                 allowed.append(text)
@@ -99,13 +105,13 @@ class Reach:
             raise Unreachable(reason)
         return allowed
 
-    def _refusal(self, address: Address, url: EndpointUrl, of_tenant: bool) -> str:
+    def _refusal(self, address: Address, url: EndpointUrl, foreign: bool) -> str:
         """Return why an address is not asked; '' if it is."""
-        if not of_tenant and self._listed(address):
+        if not foreign and self._listed(address):
             return ""
         if not is_public(address):
             # a tenant learns nothing of a network that it does not see
-            shown = "" if of_tenant else f" {address}, which webhooks.networks lacks"
+            shown = "" if foreign else f" {address}, which webhooks.networks lacks"
             return f"{_NOT_PUBLIC}{shown}"
         return _refusal_of_public(url)
 

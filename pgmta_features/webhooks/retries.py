@@ -11,19 +11,17 @@ MAX_WAIT_S = 7200.0
 """Between two requests, also if the endpoint asks for more."""
 
 _WAITS_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)  # then MAX_WAIT_S
-_MIN_WAIT_S = 1.0  # if the endpoint asks for less
 _SPREAD = 0.1
 
 
 def wait_after(failures: int, retry_after: float | None) -> float:
     """Return the seconds until the next request, after so many failures in a row, from 1.
 
-    `retry_after` is what the endpoint asks for, None: nothing.
+    `retry_after` is what the endpoint asks for, None: nothing. It makes no wait shorter.
     """
-    if retry_after is not None:
-        return min(max(retry_after, _MIN_WAIT_S), MAX_WAIT_S)
     wait = _WAITS_S[failures - 1] if failures <= len(_WAITS_S) else MAX_WAIT_S
-    return wait * random.uniform(1 - _SPREAD, 1 + _SPREAD)  # noqa: S311 - no secret
+    wait *= random.uniform(1 - _SPREAD, 1 + _SPREAD)  # noqa: S311 - no secret
+    return max(wait, min(retry_after or 0.0, MAX_WAIT_S))
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ COMMENT ON COLUMN webhooks.id IS 'Its number, which webhook-id has.';
 COMMENT ON SEQUENCE webhooks_id_seq IS 'webhooks.id.';
 COMMENT ON COLUMN webhooks.name IS 'Its name, which is unique for a tenant and viewer.';
 COMMENT ON COLUMN webhooks.tenant IS
-    'It gets events of mail of this tenant, empty: of mail without one. Null: of all. That of a tenant is at a public address.';
+    'It gets events of mail of this tenant, empty: of mail without one. Null: of all. Those of tenants and keys are at public addresses.';
 COMMENT ON COLUMN webhooks.viewer IS 'It gets events of mail that this one submitted, such as key:shop. Null: whoever did.';
 COMMENT ON COLUMN webhooks.url IS 'Where events are posted.';
 COMMENT ON COLUMN webhooks.kinds IS 'The kinds of events that it gets; null: all.';
@@ -121,11 +121,15 @@ BEGIN
     FOR UPDATE OF w;
     IF found_one.id IS NULL THEN
         RAISE EXCEPTION 'there is no webhook %', endpoint USING ERRCODE = 'no_data_found';
+    ELSIF acting() LIKE 'key:%' AND found_one.created_by NOT LIKE 'key:%' THEN
+        RAISE EXCEPTION 'webhook % is of an operator', endpoint USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN found_one;
 END $$;
 COMMENT ON FUNCTION webhook_known IS
-    'Locks an endpoint and returns it, if this session sees it. Raises no_data_found otherwise.';
+    'Locks an endpoint and returns it, if this session may change it. Raises no_data_found if it does not see it, and '
+    'insufficient_privilege if it acts for a key and an operator has made the endpoint: a key would lead elsewhere what the '
+    'secret of the operator signs.';
 
 CREATE FUNCTION webhook_who(who text) RETURNS text STABLE
 RETURN CASE WHEN acting() LIKE 'key:%' THEN acting() ELSE coalesce(who, acting()) END;

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pgmta_features.webhooks.endpoint import EndpointUrl
+from pgmta_features.webhooks.endpoint import EndpointUrl, is_foreign
 from pgmta_features.webhooks.endpoint_loop import batch_body
 from pgmta_features.webhooks.leased_webhooks import EventRow
 from pgmta_features.webhooks.posting import EndpointConnection, Posted
@@ -27,10 +27,9 @@ async def try_endpoint(config: QueuedConfig, secrets: Secrets, row: Mapping[str,
     message = f"test_{random_octets.token_hex(8)}"
     event = {"id": message, "type": "mail.test", "time": now.isoformat().replace("+00:00", "Z")}
     body = batch_body([EventRow("", message, now, json.dumps(event))])
+    foreign = is_foreign(row["tenant"], row["viewer"], row["created_by"])
     url, contexts = EndpointUrl.parse(row["url"]), TlsContexts(config.delivery.tls)
-    connection = EndpointConnection(
-        url, find_reach(config), lambda: contexts.pkix, of_tenant=bool(row["tenant"])
-    )
+    connection = EndpointConnection(url, find_reach(config), lambda: contexts.pkix, foreign=foreign)
     try:
         return await connection.post(signed_fields([secret], message, now, body), body)
     finally:

@@ -178,7 +178,7 @@ def test_the_line_of_the_api_works_again_and_after_a_restart(newcomer: Newcomer)
             assert "id" in json.loads(newcomer.run("sh", "-c", lines[-1]))
         # its key may do the rest, too; mail that is under way may ask to repeat that
         post, _ = lines[-1].replace("/v1/messages", "/v1/webhooks").split(" -d ")
-        body = json.dumps({"name": name, "url": f"http://127.0.0.1:9999/{name}"})
+        body = json.dumps({"name": name, "url": f"https://shop.example/{name}"})
         until(partial(_makes_a_webhook, newcomer, f"{post} -d '{body}'"))
         if name == "first":
             newcomer.stop()

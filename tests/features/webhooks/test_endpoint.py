@@ -29,6 +29,7 @@ def test_a_url_is_read_as_a_request_needs_it() -> None:
     "https://shop.example/#x", "https://shop.example:0/", "https://shop.example:99999/", "//x",
     "https://sh\nop.example/", "https://shöp.example/", "https://[::1/", "https://x" + "y" * 2000,
     "https://shop.example\\@evil.example/", "https://-/", "javascript:alert(1)",
+    "https://127.1/", "https://2130706433/", "https://0x7f.1/", "https://127.0.0.1./",
 ])  # fmt: skip
 def test_other_texts_are_no_url(text: str) -> None:
     with pytest.raises(ValueError, match=r".") as error:
@@ -43,7 +44,7 @@ INWARD = [
     "255.255.255.255", "::", "::1", "fe80::1", "fc00::1", "fd12::1", "fec0::1", "ff02::1",
     "ff0e::1", "2001:db8::1", "::ffff:127.0.0.1", "::ffff:93.184.215.14", "::127.0.0.1",
     "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::", "2002:a00:1::",
-    "2001:0:7f00:1::1", "2606:2800::5efe:7f00:1", "100::1", "5f00::1",
+    "2001:0:7f00:1::1", "2606:2800::5efe:7f00:1", "100::1", "5f00::1", "192.88.99.1", "3fff::1",
 ]  # fmt: skip
 
 
@@ -61,7 +62,7 @@ async def test_addresses_that_only_we_reach(address: str) -> None:
 
     reach = Reach([], find)
     with pytest.raises(Unreachable):
-        await reach.find_addresses(EndpointUrl.parse("https://shop.example"), of_tenant=False)
+        await reach.find_addresses(EndpointUrl.parse("https://shop.example"), foreign=False)
 
 
 @given(st.ip_addresses(v=4, network="10.0.0.0/8") | st.ip_addresses(v=4, network="127.0.0.0/8"))
@@ -86,13 +87,13 @@ async def test_what_a_host_may_be() -> None:
 
     reach = Reach([ipaddress.ip_network("10.0.0.0/8")], find)
 
-    async def found(url: str, *, of_tenant: bool = False) -> list[str]:
-        return await reach.find_addresses(EndpointUrl.parse(url), of_tenant=of_tenant)
+    async def found(url: str, *, foreign: bool = False) -> list[str]:
+        return await reach.find_addresses(EndpointUrl.parse(url), foreign=foreign)
 
     assert await found("https://both/") == ["10.0.0.1", "93.184.215.14"]
     assert await found("http://both/") == ["10.0.0.1"]
     assert await found("http://inner:99/") == ["10.0.0.1"]
-    assert await found("https://both/", of_tenant=True) == ["93.184.215.14"]
+    assert await found("https://both/", foreign=True) == ["93.184.215.14"]
     for url, reason in {
         "http://public/": "by https alone",
         "https://public:25/": "not asked at port 25",
@@ -100,16 +101,17 @@ async def test_what_a_host_may_be() -> None:
         with pytest.raises(Unreachable, match=reason):
             await found(url)
     with pytest.raises(Unreachable, match="no public address") as error:
-        await found("https://inner/", of_tenant=True)
+        await found("https://inner/", foreign=True)
     assert "10.0.0.1" not in str(error.value)  # a tenant learns nothing of our network
 
 
-def test_urls_that_no_endpoint_of_a_tenant_can_have() -> None:
+def test_urls_that_no_foreign_endpoint_can_have() -> None:
     for url in ("https://shop.example/", "https://93.184.215.14:8443/", "https://[2606:4700::1]/"):
         check_public(EndpointUrl.parse(url))
     for url, reason in {
         "https://10.0.0.1/": "no public address",
         "https://[::1]/": "no public address",
+        "https://localhost/": "no public address",
         "http://shop.example/": "by https alone",
         "https://shop.example:25/": "port 25",
     }.items():
@@ -145,13 +147,14 @@ def test_what_is_no_condition_is_named(given_one: dict[str, object], named: str)
         read_condition(given_one)
 
 
-def test_pauses_grow_up_to_two_hours_and_follow_retry_after_within_bounds() -> None:
+def test_pauses_grow_up_to_two_hours_and_retry_after_makes_them_longer() -> None:
     waits = [wait_after(failures, None) for failures in range(1, 12)]
     assert 4 < waits[0] < 6
     assert all(before < after for before, after in pairwise(waits[:7]))
     assert 0.9 * MAX_WAIT_S <= waits[-1] <= 1.1 * MAX_WAIT_S
-    assert wait_after(9, 20.0) == 20
-    assert wait_after(1, 0.0) == 1
+    assert wait_after(1, 20.0) == 20
+    assert wait_after(1, 0.0) > 4
+    assert wait_after(9, 20.0) > 0.8 * MAX_WAIT_S
     assert wait_after(1, 1e9) == MAX_WAIT_S
 
 

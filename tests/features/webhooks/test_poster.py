@@ -113,8 +113,9 @@ def test_failures_are_repeated_and_a_success_ends_them(
     system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
 ) -> None:
     endpoint = add(receiver.url(), kinds=["accepted"])
-    answers = [said("503 x", b"", "Retry-After: 1"), said("302 Found", b"", "Location: /"),
-               said("429 x", b"", "Retry-After: 1"), OK]  # fmt: skip
+    past = "Retry-After: Mon, 01 Jan 0001 00:00:00 GMT"
+    answers = [said("503 x", b"", past), said("302 Found", b"", "Location: /"),
+               said("429 x", b"", past), OK]  # fmt: skip
     receiver.answering["/"] = lambda _: answers[min(len(receiver.got()), 4) - 1]
     system.queued(system.hop(), **settings)
     system.enqueue("1@c.example")
@@ -124,6 +125,9 @@ def test_failures_are_repeated_and_a_success_ends_them(
     reason, failing = fetch(db, "SELECT reason, failing_since IS NOT NULL FROM pgmta.webhooks")
     assert (reason, failing) == ("302 Found: redirects are not followed", True)
     system.enqueue("2@c.example")
+    try_at_once(db)
+    until(lambda: fetch(db, "SELECT failures FROM pgmta.webhooks")[0] == 3)
+    assert fetch(db, "SELECT next_at > now() + '1 minute' FROM pgmta.webhooks") == (True,)
     try_at_once(db)
     until(lambda: len(receiver.got()) >= 5)
     until(lambda: state(db, endpoint) == "active")
@@ -288,10 +292,15 @@ def test_two_secrets_sign_while_one_is_rotated(
         Webhook(known.find(reference) or "").verify(got.body, got.fields)
 
 
-def test_what_an_endpoint_of_a_tenant_may_not_reach(
-    system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
-) -> None:
-    endpoint = add(receiver.url(), tenant="acme")
+@pytest.mark.parametrize("whose", [
+    "tenant = 'acme'", "viewer = pgmta.acting()", "created_by = 'key:shop'",
+])  # fmt: skip
+def test_what_an_endpoint_of_a_tenant_or_key_may_not_reach(
+    system: System, db: psycopg.Connection, add: Add, receiver: Receiver,
+    settings: dict[str, Any], whose: str,
+) -> None:  # fmt: skip
+    endpoint = add(receiver.url())
+    db.execute(f"UPDATE pgmta.webhooks SET {whose}".encode())
     system.queued(system.hop(), **settings)
     system.enqueue("1@c.example", tenant="acme")
     until(lambda: state(db, endpoint) == "failing")

@@ -37,7 +37,7 @@ def connection(
 ) -> EndpointConnection:
     return EndpointConnection(
         EndpointUrl.parse(url), Reach(networks, loopback),
-        lambda: context or ssl.create_default_context(), of_tenant=False,
+        lambda: context or ssl.create_default_context(), foreign=False,
     )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ async def test_an_error_that_nobody_expects_is_a_failure_of_the_request() -> Non
         raise OverflowError
 
     url = EndpointUrl.parse("https://shop.example/")
-    made = EndpointConnection(url, Reach([], find), ssl.create_default_context, of_tenant=False)
+    made = EndpointConnection(url, Reach([], find), ssl.create_default_context, foreign=False)
     assert await made.post({}, b"{}") == Posted(0, "unexpected OverflowError")
 
 
@@ -187,8 +187,8 @@ async def test_a_name_that_leads_elsewhere_later_is_judged_for_each_connection()
     async with serving(ScriptedServer(lambda _: said("200 OK"))) as server:
         url = EndpointUrl.parse(f"https://shop.example:{server.port}/")
         reach = Reach([], find)
-        assert await reach.find_addresses(url, of_tenant=False) == ["93.184.215.14"]
-        made = EndpointConnection(url, reach, ssl.create_default_context, of_tenant=False)
+        assert await reach.find_addresses(url, foreign=False) == ["93.184.215.14"]
+        made = EndpointConnection(url, reach, ssl.create_default_context, foreign=False)
         assert "no public address" in (await made.post({}, b"{}")).reason
         assert server.connections == 0
 

@@ -10,6 +10,8 @@ from psycopg import errors
 
 from tests.features.webhooks.conftest import Add
 from tests.support.rows import column, fetch
+from tests.support.system import System
+from tests.support.waiting import until
 
 SUBMIT = """
 SELECT pgmta.submit(
@@ -80,12 +82,15 @@ def test_an_endpoint_of_a_tenant_gets_its_events_alone(db: psycopg.Connection, a
     other = add("https://other.example/", tenant="other")
     with pytest.raises(errors.UniqueViolation):
         add("https://acme.example/", tenant="acme")
+    viewed = add("https://viewed.example/")
+    db.execute("UPDATE pgmta.webhooks SET viewer = 'key:shop' WHERE id = %s", (viewed,))
     lease(db)
     put(db, "1@c.example", tenant="acme")
     put(db, "2@c.example", tenant="other")
     put(db, "3@c.example")
     assert [row[1] for row in batch(db, acme) if row[1]] == ["1-1"]
     assert [row[1] for row in batch(db, other) if row[1]] == ["2-1"]
+    assert [row[1] for row in batch(db, viewed) if row[1]] == []
     with pytest.raises(errors.NoDataFound):
         db.execute("SELECT pgmta.webhook_replay(%s, event_ids => '{2-1}')", (acme,))
 
@@ -153,3 +158,16 @@ def test_webhooks_keep_their_subscription(db: psycopg.Connection, add: Add) -> N
     assert fetch(db, TRIGGERS) == (1,)
     db.execute("SELECT pgmta.webhook_remove(%s)", (endpoint,))
     assert fetch(db, TRIGGERS) == (0,)
+
+
+def test_what_was_set_aside_is_removed_when_it_has_expired(
+    db: psycopg.Connection, add: Add, system: System
+) -> None:
+    insert = (
+        "INSERT INTO pgmta.webhook_failures (webhook_id, event_id, kind, after, reason, failed_at)"
+        " SELECT %s, n, 'accepted', '', '', now() - n * '1 day'::interval"
+        " FROM generate_series(1, 2500) AS n"
+    )
+    db.execute(insert, (add("https://shop.example/"),))
+    system.queued(system.hop())
+    until(lambda: fetch(db, "SELECT max(event_id) FROM pgmta.webhook_failures") == ("6",))

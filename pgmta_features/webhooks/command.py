@@ -27,7 +27,7 @@ from pgmta_features.webhooks.endpoint import (
     is_foreign,
     read_condition,
 )
-from pgmta_features.webhooks.reach import check_public
+from pgmta_features.webhooks.reach import check_public, refusal_of
 from pgmta_features.webhooks.signing import Secrets
 from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, WebhookTable
 from queued.cli.options.queue_command import (
@@ -176,6 +176,9 @@ async def add(
             number = await repeat_subscribing(make)
         except errors.UniqueViolation:
             raise PgmtaError(f"there is a webhook {name} already") from None
+    refusal = "" if tenant else refusal_of(EndpointUrl.parse(place), settings.networks)
+    if refusal:
+        print_line(f"warning: nothing can be posted to it: {refusal}", err=True)
     if as_json:
         shown = secrets.find(reference) if reference.startswith("key:") else None
         print_json({"id": str(number), "name": name, "secret": shown})

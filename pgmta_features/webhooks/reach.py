@@ -60,6 +60,19 @@ def check_public(url: EndpointUrl) -> None:
         raise ValueError(refusal)
 
 
+def refusal_of(url: EndpointUrl, networks: Sequence[Network]) -> str:
+    """Return why the address in a URL is not asked; '' if it is, or if it is a name."""
+    try:
+        address = ipaddress.ip_address(url.host)
+    except ValueError:
+        return ""
+    if _listed(address, networks):
+        return ""
+    if not is_public(address):
+        return f"{_NOT_PUBLIC} {address}, which webhooks.networks lacks"
+    return _refusal_of_public(url)
+
+
 def _refusal_of_public(url: EndpointUrl) -> str:
     """Return why a public host is not asked; '' if it is."""
     if not url.tls:
@@ -107,7 +120,7 @@ class Reach:
 
     def _refusal(self, address: Address, url: EndpointUrl, foreign: bool) -> str:
         """Return why an address is not asked; '' if it is."""
-        if not foreign and self._listed(address):
+        if not foreign and _listed(address, self._networks):
             return ""
         if not is_public(address):
             # a tenant learns nothing of a network that it does not see
@@ -115,9 +128,10 @@ class Reach:
             return f"{_NOT_PUBLIC}{shown}"
         return _refusal_of_public(url)
 
-    def _listed(self, address: Address) -> bool:
-        """Return whether all networks that the address may lead to are allowed."""
-        return all(
-            any(n.version == each.version and each in n for n in self._networks)
-            for each in (embedded(address)[1:] or [address])
-        )
+
+def _listed(address: Address, networks: Sequence[Network]) -> bool:
+    """Return whether all networks that the address may lead to are allowed."""
+    return all(
+        any(n.version == each.version and each in n for n in networks)
+        for each in (embedded(address)[1:] or [address])
+    )

@@ -92,6 +92,7 @@ DECLARE
     known bigint;
     scheduled timestamptz;
     local_part text := concat(message_id, '.', right(replace(gen_random_uuid()::text, '-', ''), 16));
+    made record;
     tail bytea := '';
     octets bigint;
     chunks integer;
@@ -125,8 +126,10 @@ BEGIN
         FROM jsonb_each(params) AS each (part, value);
     END IF;
     IF cardinality(attachments) > 0 THEN
-        SELECT submit_tail.tail, params || jsonb_build_object('tail', submit_tail.kind) INTO tail, params
-        FROM submit_tail(attachments, '=_' || local_part, has_body, has_html, settings.message_size);
+        -- no SELECT FROM it: that would write the result to a temporary file
+        made := submit_tail(attachments, '=_' || local_part, has_body, has_html, settings.message_size);
+        tail := made.tail;
+        params := params || jsonb_build_object('tail', made.kind);
     END IF;
     octets := octet_length(params::text);
     IF octets > 4194304 THEN  -- 4 MB, because a worker has them in memory

@@ -80,11 +80,12 @@ $$;
 COMMENT ON FUNCTION api_keys_look IS
     'The keys of some secrets, with the seconds until each ends (null: never). So the API can list no keys.';
 
-CREATE FUNCTION api_key_holds(who text) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
+CREATE FUNCTION api_key_holds(who text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     RETURN EXISTS (
         SELECT FROM api_keys AS k
-        WHERE k.name = substr(who, 5) AND starts_with(who, 'key:') AND k.revoked_at IS NULL AND coalesce(k.expires_at > now(), true));
+        WHERE k.name = substr(who, 5) AND starts_with(who, 'key:') AND k.revoked_at IS NULL
+            AND coalesce(k.expires_at > clock_timestamp(), true));
 END $$;
 COMMENT ON FUNCTION api_key_holds IS 'Whether an identity is that of a key that was neither revoked nor has expired.';
 

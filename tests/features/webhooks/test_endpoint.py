@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgmta_features.webhooks.endpoint import EndpointUrl, fits, read_condition
+from pgmta_features.webhooks.endpoint import EndpointUrl, fits, is_foreign, read_condition
 from pgmta_features.webhooks.reach import Reach, Unreachable, check_public, is_public
 from pgmta_features.webhooks.retries import MAX_WAIT_S, Halving, wait_after
 
@@ -106,6 +106,8 @@ async def test_what_a_host_may_be() -> None:
 
 
 def test_urls_that_no_foreign_endpoint_can_have() -> None:
+    assert not is_foreign(None, None, "ops")
+    assert is_foreign(None, "key:shop", "ops")
     for url in ("https://shop.example/", "https://93.184.215.14:8443/", "https://[2606:4700::1]/"):
         check_public(EndpointUrl.parse(url))
     for url, reason in {

@@ -293,7 +293,7 @@ def test_two_secrets_sign_while_one_is_rotated(
 
 
 @pytest.mark.parametrize("whose", [
-    "tenant = 'acme'", "viewer = pgmta.acting()", "created_by = 'key:shop'",
+    "tenant = 'acme'", "created_by = 'key:shop'",
 ])  # fmt: skip
 def test_what_an_endpoint_of_a_tenant_or_key_may_not_reach(
     system: System, db: psycopg.Connection, add: Add, receiver: Receiver,

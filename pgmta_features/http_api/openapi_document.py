@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from pydantic import BaseModel
@@ -99,8 +98,8 @@ _IDEMPOTENCY_KEY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def document(operations: Sequence[Operation], base: str = "") -> dict[str, Any]:
-    """Return the document. `base` is the path behind which the API is served."""
+def document(operations: Sequence[Operation], release: str, base: str = "") -> dict[str, Any]:
+    """Return the document of a release. `base` is the path behind which the API is served."""
     schemas = _Schemas(operations)
     known = {(each.method, _path(each)) for each in operations}
     paths: dict[str, dict[str, Any]] = {}
@@ -117,7 +116,7 @@ def document(operations: Sequence[Operation], base: str = "") -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "pgmta", "version": version("pgmta"), "description": _INTRODUCTION,
+            "title": "pgmta", "version": release, "description": _INTRODUCTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": base or "/"}],

@@ -18,7 +18,7 @@ with _atheris.instrument_imports(include=["smtpd", "pgmta"]):
     from tests.fuzz.scripts import SEEDS, STREAMS, WORDS
 
 _OCTETS = 4096  # of a script
-_MEMORY = 1000  # MB, three quarters of which are there from the beginning
+_MEMORY = 500  # MB, of which a hundred are there from the beginning
 _STUCK = 20  # seconds for one script
 
 

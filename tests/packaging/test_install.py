@@ -166,7 +166,8 @@ def works_in(empty: Path, commands: Path) -> None:
     assert f"`queuectl database run --directory {empty}/var`" in stderr
     with with_database(empty, commands):
         stdout, _ = run([commands / "queuectl", "database", "migrate"], empty)
-        assert stdout.split() == [word for name in migrations() for word in ("applied", name)]
+        # behind them it says what search_path the database has now
+        assert stdout.splitlines()[:-1] == [f"applied {name}" for name in migrations()]
         for command in ("smtpd", "queued"):
             stdout, _ = run([commands / command, "check", "-c", f"{command}.yaml"], empty)
             assert stdout == f"{command}.yaml: ok\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
+from importlib.metadata import version
 
 from aiohttp import web
 
@@ -22,7 +23,7 @@ class _Description:
 
     @cached_property
     def _json(self) -> bytes:
-        described = document(self._api.operations, self._api.site.base)
+        described = document(self._api.operations, version("pgmta"), self._api.site.base)
         return json.dumps(described, ensure_ascii=False).encode()
 
     @cached_property

@@ -14,7 +14,7 @@ from pgmta.store.admin.vacuum import NotAllowed, Space
 from pgmta.store.queue.enqueue import Enqueue
 from queued.process.delivery_figures import DeliveryFigures
 from queued.process.vacuum import Reclaimer, RowVacuum
-from tests.support.waiting import eventually, let_others_run
+from tests.support.waiting import eventually, let_others_run, until
 
 CHUNKS = 500
 
@@ -141,7 +141,10 @@ async def test_tables_with_many_dead_rows_are_vacuumed_without_autovacuum(
     figures.claimed = 1000
     await vacuum.look()
     assert counts() == [1, 1]  # in vain while the snapshot is held, so it rests
-    holder.close()
+    pid = holder.info.backend_pid
+    holder.close()  # its snapshot goes with its backend, a moment later
+    gone = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
+    until(lambda: db.execute(gone, [pid]).fetchall() == [(True,)])
     for _ in range(2):  # the second one finds nothing
         await RowVacuum(Space(link), figures).look()
     assert counts() == [2, 2]

@@ -25,7 +25,7 @@ COMPOSE: dict[str, Any] = yaml.safe_load((SOURCE / "compose.yaml").read_text())
 OURS = {name: each for name, each in COMPOSE["services"].items() if name != "db"}
 EMBEDDED: dict[str, Any] = yaml.safe_load((SOURCE / "compose.embedded.yaml").read_text())
 VOLUME = "/var/lib/pgmta"
-SECRETS = ("POSTGRES", "OWNER", "SMTPD", "QUEUED", "WEB", "OPERATOR")
+SECRETS = ("POSTGRES", "OWNER", "SMTPD", "QUEUED", "WEB", "API", "OPERATOR")
 MAIL = """
 import smtplib
 with smtplib.SMTP("127.0.0.1", 2525) as session:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     ValidationInfo,
     WithJsonSchema,
-    field_validator,
     model_validator,
 )
 
@@ -62,7 +62,16 @@ def _read(value: Any, info: ValidationInfo) -> KeyFile:
     return read_key(str(folder / value) if folder else value)
 
 
+def _distinct(keys: list[KeyFile]) -> list[KeyFile]:
+    ids = [key.id for key in keys]
+    for each in ids:
+        if ids.count(each) > 1:
+            raise ValueError(f"two keys are called {each!r}")
+    return keys
+
+
 type TokenKeyFile = Annotated[KeyFile, BeforeValidator(_read), WithJsonSchema({"type": "string"})]
+TokenKeyFiles = Annotated[list[TokenKeyFile], AfterValidator(_distinct)]
 
 
 class TokenKeys(Section):
@@ -71,29 +80,18 @@ class TokenKeys(Section):
     The first one signs, and all of them verify.
     """
 
-    activate: list[TokenKeyFile] = Field(
+    activate: TokenKeyFiles = Field(
         default=[],
         description="keys of links that activate: files with 64 hexadecimal digits, relative to "
         "this one, which others can't read; mail names its key by the file's name without ending",
     )
-    recover: list[TokenKeyFile] = Field(
-        default=[], description="keys of links for recovery, likewise"
-    )
-    confirm: list[TokenKeyFile] = Field(
+    recover: TokenKeyFiles = Field(default=[], description="keys of links for recovery, likewise")
+    confirm: TokenKeyFiles = Field(
         default=[], description="keys of links of all other actions, likewise"
     )
-    unsubscribe: list[TokenKeyFile] = Field(
+    unsubscribe: TokenKeyFiles = Field(
         default=[], description="keys of links that unsubscribe, likewise"
     )
-
-    @field_validator("activate", "recover", "confirm", "unsubscribe")
-    @classmethod
-    def _distinct(cls, keys: list[TokenKeyFile]) -> list[TokenKeyFile]:
-        ids = [key.id for key in keys]
-        for each in ids:
-            if ids.count(each) > 1:
-                raise ValueError(f"two keys are called {each!r}")
-        return keys
 
     @model_validator(mode="after")
     def _one_purpose(self) -> TokenKeys:

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from pgmta.config.token_keys import TokenKeyFile
+from pgmta.config.token_keys import TokenKeyFiles
 from pgmta.config.types import FOLDER, NetworkList, Section
 from pgmta.secret_file import read_secret
 from pgmta_features.webhooks.signing import SECRET_NAME, SECRET_PREFIX, Secrets
@@ -60,7 +60,7 @@ type _SecretFile = Annotated[SecretFile, BeforeValidator(_read), WithJsonSchema(
 class WebhookKeys(Section):
     """The keys of the installation, from which secrets of endpoints are derived."""
 
-    keys: list[TokenKeyFile] = Field(
+    keys: TokenKeyFiles = Field(
         default=[],
         description="files with 64 hexadecimal digits, of which `queuectl token key` makes one: "
         "the first derives secrets of endpoints, and each has those that it has derived; the same "
@@ -79,15 +79,6 @@ class WebhookKeys(Section):
         """Return the secrets of endpoints that it has."""
         return Secrets(self.keys, {})
 
-    @field_validator("keys")
-    @classmethod
-    def _distinct(cls, keys: list[TokenKeyFile]) -> list[TokenKeyFile]:
-        ids = [key.id for key in keys]
-        for each in ids:
-            if ids.count(each) > 1:
-                raise ValueError(f"two keys are called {each!r}")
-        return keys
-
 
 class WebhookSettings(WebhookKeys):
     """Where events are posted, and who proves it with which secret."""
@@ -100,7 +91,7 @@ class WebhookSettings(WebhookKeys):
     networks: NetworkList = Field(
         default=[],
         description="networks beside public ones to which events may be posted, also without TLS; "
-        "never for endpoints of a tenant",
+        "never for endpoints of a tenant or of a key of the API",
     )
 
     def known_secrets(self) -> Secrets:

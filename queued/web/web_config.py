@@ -17,7 +17,6 @@ from pgmta.config.environment import Environment, Log, environment_field
 from pgmta.config.joined import JoinedFile, joined
 from pgmta.config.token_keys import TokenKeys
 from pgmta.config.types import (
-    Network,
     NetworkList,
     Period,
     Section,
@@ -97,16 +96,15 @@ class WebConfig(JoinedFile):
     """The whole of web.yaml."""
 
     environment: Environment = environment_field()
+    proxies: NetworkList = Field(  # above `listen`, whose check needs it
+        default=[],
+        description="networks of proxies; their X-Forwarded-For names the client, from the right",
+    )
     listen: list[WebListener] = Field(
         default=[WebListener()], min_length=1, description="where the server listens"
     )
     public: Public = Field(default=Public())
     tokens: TokenKeys = Field(default=TokenKeys())
-    proxies: NetworkList = Field(
-        default=[],
-        validate_default=True,
-        description="networks of proxies; their X-Forwarded-For names the client, from the right",
-    )
     limits: WebLimits = Field(default=WebLimits())
     log: Log = Field(default=Log())
 
@@ -129,17 +127,18 @@ class WebConfig(JoinedFile):
                 raise ValueError(f"{address}, port {port}, is listed twice")
         return listen
 
-    @field_validator("proxies")
+    @field_validator("listen")
     @classmethod
-    def _protected(cls, proxies: list[Network], info: ValidationInfo) -> list[Network]:
+    def _protected(cls, listen: list[WebListener], info: ValidationInfo) -> list[WebListener]:
         """Refuse an API that gets keys over a network without TLS."""
-        for each in info.data.get("listen", ()):
+        proxies = info.data.get("proxies", True)  # wrong ones are a mistake of their own
+        for each in listen:
             if API in each.serves and not (proxies or _is_loopback(each.address)):
                 raise ValueError(
-                    f"there are none, and the API listens on {each.address} without TLS: name "
-                    "those that have it, or let it listen on 127.0.0.1"
+                    f"the API listens on {each.address} without TLS: name those that have it in "
+                    "`proxies`, or let it listen on 127.0.0.1"
                 )
-        return proxies
+        return listen
 
 
 def _is_loopback(address: str) -> bool:

@@ -123,7 +123,8 @@ def test_mistakes_of_listeners_are_named(
     listen: list[dict[str, Any]] = [{"port": 2581}, {"address": "0.0.0.0", "serves": ["api"]}]
     done = check(tmp_path, database, listen=listen)
     assert done.returncode == 2
-    assert "the API listens on 0.0.0.0 without TLS" in done.stderr
+    line = (tmp_path / "api.yaml").read_text().splitlines().index("listen:") + 1
+    assert f"api.yaml:{line}: listen: the API listens on 0.0.0.0 without TLS" in done.stderr
     assert check(tmp_path, database, listen=listen, proxies=["192.0.2.1"]).returncode == 0
     done = check(tmp_path, database, listen=[{"serves": ["pages", "apu"]}])
     assert done.returncode == 2

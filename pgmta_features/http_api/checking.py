@@ -8,9 +8,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic_core import ErrorDetails
 
 from pgmta.config.loader import reason_of
@@ -22,6 +22,7 @@ STRANGE = "A text has NUL or half of a surrogate pair."
 """What is wrong with a text that PostgreSQL can't store."""
 
 _MAX_ERRORS = 20  # that an answer names
+_MAX_FIELDS = 1000  # of a header
 _MAX_WORD_CHARACTERS = 100  # of an unknown key
 _CONTAINERS = (dict, list)
 _STRANGE = re.compile("[\0\ud800-\udfff]")
@@ -30,6 +31,17 @@ _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)|[,\[{]', re.DOTALL)
 _STRANGE_ESCAPE = re.compile(rb"\\u(?:[dD][89a-fA-F]|0000)")
 
 type Path = tuple[str | int, ...]
+
+
+def _few(fields: Any) -> Any:
+    """Return fields of a header unless there are so many that their mistakes would take seconds."""
+    if isinstance(fields, dict) and len(fields) > _MAX_FIELDS:
+        raise ValueError(f"there are more than {_MAX_FIELDS} fields")
+    return fields
+
+
+HeaderFields = Annotated[dict[str, str], BeforeValidator(_few)]
+"""Further fields of a header, by name."""
 
 
 class _Twice(Exception):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, FailFast, Field, SkipValidation
+from pydantic import ConfigDict, FailFast, Field, SkipValidation
 from pydantic.config import JsonDict
 from pydantic_core import to_json
 
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.checking import Path, checked_body
+from pgmta_features.http_api.checking import HeaderFields, Path, checked_body
 from pgmta_features.http_api.intake.senders import (
     Senders,
     address_of,
@@ -23,7 +23,6 @@ from pgmta_features.http_api.problem import Problem, pointer_of
 
 MAX_BATCH_MAILS = 1000
 MAX_BATCH_OCTETS = 10 << 20
-_MAX_FIELDS = 1000  # of a header
 _USUAL_PRIORITY = 5  # as of submit_mails()
 
 _TIME: JsonDict = {"format": "date-time"}
@@ -51,13 +50,6 @@ _PARTS_KEYS = (
 type _Texts = Annotated[list[str], FailFast()]  # the first mistake of a thousand is enough
 type MailObject = dict[str, Any]
 """A mail with the keys of submit_mails()."""
-
-
-def _few(fields: Any) -> Any:
-    """Return fields of a header unless there are so many that their mistakes would take seconds."""
-    if isinstance(fields, dict) and len(fields) > _MAX_FIELDS:
-        raise ValueError(f"there are more than {_MAX_FIELDS} fields")
-    return fields
 
 
 class _Strict(Received):
@@ -133,7 +125,7 @@ class Message(_Options):
     subject: str | None = Field(default=None, description="one line of up to 2,000 characters")
     body: str | None = Field(default=None, description="plain text")
     html: str | None = Field(default=None, description="HTML; with a body both go as alternatives")
-    headers: Annotated[dict[str, str], BeforeValidator(_few)] | None = Field(
+    headers: HeaderFields | None = Field(
         default=None, description="further fields of the header, by name"
     )
     attachments: Annotated[list[Attachment], FailFast()] | None = Field(

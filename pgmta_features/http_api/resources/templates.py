@@ -17,6 +17,7 @@ from pgmta.mail.names import check_name
 from pgmta.store.changes.templates import NamedTemplate, StoredTemplate, TemplateTable
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
+from pgmta_features.http_api.checking import HeaderFields
 from pgmta_features.http_api.intake.senders import Senders, address_of, tenant_of
 from pgmta_features.http_api.operation import (
     Answer,
@@ -47,7 +48,7 @@ class TemplateBody(Received):
     subject: str
     body: str | None = Field(default=None, description="plain text")
     html: str | None = None
-    headers: dict[str, str] = Field(
+    headers: HeaderFields = Field(
         default_factory=dict, description="further fields of the header, by name"
     )
     unsubscribe: str | None = Field(

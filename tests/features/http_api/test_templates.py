@@ -62,6 +62,7 @@ def test_a_template_has_versions_and_makes_mail(api: ServedApi, db: psycopg.Conn
         ({"body": "Hello {{na me}}"}, 422, "/body"),
         ({"html": "<a href='{{name}}"}, 422, "/html"),
         ({"headers": {"From": "x"}}, 422, "/headers/From"),
+        ({"headers": {f"X-{n}": "x" for n in range(1001)}}, 422, "/headers"),
         ({"unsubscribe": "nwes"}, 422, "/unsubscribe"),
         ({"subjekt": "x"}, 422, "/subjekt"),
         ({"body": None, "html": None}, 422, ""),

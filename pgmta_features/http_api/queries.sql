@@ -1,6 +1,6 @@
 -- name: submit
 -- The requests of a group commit, each for its key. Repeat the same group after a lost answer.
-SELECT "set", request, outcome, ids, problems, suppressed, beside FROM pgmta.api_submit(%(sets)s::jsonb)
+SELECT "set", request, outcome, ids, problems, suppressed, refused_early FROM pgmta.api_submit(%(sets)s::jsonb)
 
 -- name: upload
 -- The next piece of an upload. Returns the octets that a message may have.

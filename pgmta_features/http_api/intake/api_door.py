@@ -32,8 +32,8 @@ class SendRequest:
     """The mails of a request, each as JSON, and for whom they are stored.
 
     `senders` are those from which templates may send, None: any. `uploads` are pairs of a UUID and
-    a number of octets, whose places the mails name. `beside` is what the answer needs beside these
-    mails, and is kept with the Idempotency-Key `key`.
+    a number of octets, whose places the mails name. `refused_early` is what the answer needs about
+    mails that are none of these, and is kept with the Idempotency-Key `key`.
     """
 
     acting: str
@@ -42,7 +42,7 @@ class SendRequest:
     key: str = ""
     fingerprint: str = ""
     uploads: Sequence[tuple[str, int]] = ()
-    beside: Mapping[str, Any] | None = None
+    refused_early: Mapping[str, Any] | None = None
 
     @property
     def size(self) -> int:
@@ -58,7 +58,7 @@ class Decided:
     ids: Sequence[int | None] = ()
     problems: Sequence[dict[str, Any]] = ()
     suppressed: Sequence[dict[str, Any]] = ()
-    beside: Mapping[str, Any] | None = None
+    refused_early: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -84,10 +84,10 @@ class _Set:
     def decided(self, rows: Sequence[Sequence[Any]]) -> Iterable[tuple[int, Decided]]:
         """Yield what became of each request, with its place in the group."""
         if self.requests[0].key:
-            for request, outcome, ids, problems, suppressed, beside in rows:
+            for request, outcome, ids, problems, suppressed, early in rows:
                 yield (
                     self.places[request],
-                    Decided(Outcome(outcome), ids or (), problems or (), suppressed or (), beside),
+                    Decided(Outcome(outcome), ids or (), problems or (), suppressed or (), early),
                 )
             return
         ((_, outcome, ids, problems, suppressed, _),) = rows
@@ -96,7 +96,8 @@ class _Set:
             number = len(each.mails)
             yield place, Decided(
                 Outcome(outcome), (ids or ())[start : start + number],
-                _slice(problems, start, number), _slice(suppressed, start, number), each.beside,
+                _slice(problems, start, number), _slice(suppressed, start, number),
+                each.refused_early,
             )  # fmt: skip
             start += number
 
@@ -142,10 +143,10 @@ class ApiDoor:
 
 
 def _keyed(request: SendRequest) -> str:
-    beside = f',"beside":{json.dumps(request.beside)}' if request.beside else ""
+    early = f',"refused_early":{json.dumps(request.refused_early)}' if request.refused_early else ""
     return (
         f'{{"key":{json.dumps(request.key)},"fingerprint":"{request.fingerprint}",'
-        f'"mails":[{",".join(request.mails)}]{beside}}}'
+        f'"mails":[{",".join(request.mails)}]{early}}}'
     )
 
 
@@ -165,5 +166,5 @@ def _as_first_answer(decided: Decided) -> Decided:
     if decided.outcome is not Outcome.REPLAYED:
         return decided
     return Decided(
-        Outcome.STORED, decided.ids, decided.problems, decided.suppressed, decided.beside
+        Outcome.STORED, decided.ids, decided.problems, decided.suppressed, decided.refused_early
     )

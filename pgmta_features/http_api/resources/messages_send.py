@@ -144,11 +144,11 @@ class _Sending:
             # a mail with a text that can't be stored is a Problem, and none of a repetition is
             content = b"batch " + to_json(call.body.messages, fallback=str) if call.key else b""
             # kept with the key, because a repetition may be judged by other settings of it
-            beside = {"places": [*places], "refused": [*refused.items()]} if refused else None
-            request = send_request(call.caller, texts, call.key, content, beside=beside)
+            early = {"places": [*places], "refused": [*refused.items()]} if refused else None
+            request = send_request(call.caller, texts, call.key, content, refused_early=early)
             decided = await self._intake.decide(request)
-            if decided.beside:
-                places, found = decided.beside["places"], dict(decided.beside["refused"])
+            if first := decided.refused_early:
+                places, found = first["places"], dict(first["refused"])
             begins: list[Path] = [("messages", place) for place in places]
             for place, each in zip(places, results(decided, begins), strict=True):
                 found[place] = {"problem": each.document()} if isinstance(each, Problem) else each

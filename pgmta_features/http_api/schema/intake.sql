@@ -7,7 +7,7 @@ CREATE TABLE api_requests (
     requested_at timestamptz NOT NULL DEFAULT now(),
     ids bigint[] NOT NULL,
     problems jsonb,
-    beside jsonb,
+    refused_early jsonb,
     PRIMARY KEY (acting, key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_threshold = -1);
 COMMENT ON TABLE api_requests IS
@@ -19,7 +19,7 @@ COMMENT ON COLUMN api_requests.fingerprint IS 'SHA-256 of all that the request a
 COMMENT ON COLUMN api_requests.requested_at IS 'When the transaction of its mail began.';
 COMMENT ON COLUMN api_requests.ids IS 'The message id of each mail, null for a refused one.';
 COMMENT ON COLUMN api_requests.problems IS 'The refused mails with their errors; null if there are none.';
-COMMENT ON COLUMN api_requests.beside IS 'Mails of the request that the API had refused before the database saw them; null: none.';
+COMMENT ON COLUMN api_requests.refused_early IS 'Mails of the request that the API had refused before the database saw them; null: none.';
 
 CREATE INDEX api_requests_requested_at ON api_requests (requested_at);
 COMMENT ON INDEX api_requests_requested_at IS 'Requests whose time is over.';
@@ -74,7 +74,7 @@ COMMENT ON FUNCTION api_uploaded IS
 -- The outcome of a request: stored, replayed, other (the Idempotency-Key was used for other content), busy (another process works
 -- on the same key), lost (its files are gone) or revoked (its key of the API has ended meanwhile).
 CREATE FUNCTION api_submit(sets jsonb) RETURNS TABLE (
-    "set" integer, request integer, outcome text, ids bigint[], problems jsonb, suppressed jsonb, beside jsonb
+    "set" integer, request integer, outcome text, ids bigint[], problems jsonb, suppressed jsonb, refused_early jsonb
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     SET standard_conforming_strings = on SET enable_seqscan = off AS $$  -- so is all that it calls
 DECLARE
@@ -129,7 +129,7 @@ END $$;
 COMMENT ON FUNCTION api_put_call IS 'Part of api_submit(): a set of requests without an Idempotency-Key.';
 
 CREATE FUNCTION api_put_requests(one jsonb) RETURNS TABLE (
-    request integer, outcome text, ids bigint[], problems jsonb, suppressed jsonb, beside jsonb
+    request integer, outcome text, ids bigint[], problems jsonb, suppressed jsonb, refused_early jsonb
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -154,7 +154,7 @@ BEGIN
     IF cardinality(fresh) IS DISTINCT FROM jsonb_array_length(requests) THEN
         RETURN QUERY SELECT n::integer - 1, CASE WHEN NOT free[n] THEN 'busy'
                 WHEN k.fingerprint <> decode(r ->> 'fingerprint', 'hex') THEN 'other' ELSE 'replayed' END,
-            k.ids, k.problems, mails_suppressed(k.ids, k.requested_at), k.beside
+            k.ids, k.problems, mails_suppressed(k.ids, k.requested_at), k.refused_early
         FROM jsonb_array_elements(requests) WITH ORDINALITY AS each (r, n)
             LEFT JOIN api_requests AS k ON k.acting = who AND k.key = r ->> 'key'
         WHERE n <> ALL (coalesce(fresh, '{}'));
@@ -181,11 +181,11 @@ BEGIN
         ) AS placed
     ), kept AS (
         -- a request of which nothing is stored may be mended and sent again with its key
-        INSERT INTO api_requests (acting, key, fingerprint, ids, problems, beside)
-        SELECT who, r ->> 'key', decode(r ->> 'fingerprint', 'hex'), ids, problems, r -> 'beside'
+        INSERT INTO api_requests (acting, key, fingerprint, ids, problems, refused_early)
+        SELECT who, r ->> 'key', decode(r ->> 'fingerprint', 'hex'), ids, problems, r -> 'refused_early'
         FROM answered WHERE cardinality(array_remove(ids, NULL)) > 0
     )
-    SELECT n - 1, 'stored', ids, problems, suppressed, r -> 'beside' FROM answered;
+    SELECT n - 1, 'stored', ids, problems, suppressed, r -> 'refused_early' FROM answered;
 END $$;
 COMMENT ON FUNCTION api_put_requests IS 'Part of api_submit(): a set of requests that have an Idempotency-Key each.';
 
@@ -273,7 +273,7 @@ COMMENT ON FUNCTION api_check_author IS
 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
     ('api_requests', '{key}', 'row', 'true'),
-    ('api_requests', '{problems,beside}', 'words', 'true');
+    ('api_requests', '{problems,refused_early}', 'words', 'true');
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION api_submit', 'pgmta_api', 'EXECUTE'),

@@ -126,7 +126,9 @@ def print_arrival(came: Came) -> None:
     """Write a line about it, if anything is known."""
     parts = []
     if came["user"]:
-        parts.append(f"user {came['user']}")
+        by_api = came["user"].startswith("key:")
+        key = came["user"].removeprefix("key:")
+        parts.append(f"the HTTP API, by key {key}" if by_api else f"user {came['user']}")
     if came["client"]:
         parts.append(f"client {came['client']} ({came['helo']}), by {came['protocol']}")
     if came["origin"]:

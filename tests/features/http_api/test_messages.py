@@ -319,6 +319,7 @@ def test_a_key_never_releases_what_an_operator_holds(
     assert [change(word, n) for n in (1, 2) for word in ("hold", "release")] == [0] * 4
     held = "SELECT hold_reason FROM queue WHERE status = 'HOLD'"
     assert column(db, held) == ["phishing"] * 2
+    assert "came from the HTTP API, by key shop\n" in queuectl(config, "explain", "1").output
 
 
 @pytest.mark.parametrize("sees", ["own", "tenant", "all"])

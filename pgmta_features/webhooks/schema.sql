@@ -336,7 +336,11 @@ CREATE FUNCTION webhooks_seen(number bigint DEFAULT NULL, after bigint DEFAULT 0
     next_at timestamptz, posted_at timestamptz, created_at timestamptz, created_by text, earlier_until timestamptz,
     set_aside integer, lag float8
 ) LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
-    SELECT w.id, w.name, w.tenant, w.viewer, w.url, w.kinds, w.condition, w.secret, w.owner, w.batch, w.state, w.state_at,
+    SELECT w.id, w.name, w.tenant, w.viewer, CASE
+            -- as a key can't change it, it need not know what may be a secret in it
+            WHEN acting() LIKE 'key:%' AND w.created_by NOT LIKE 'key:%' AND w.url ~ '^[^:]*://[^/?]*[/?].'
+                THEN substring(w.url FROM '^[^:]*://[^/?]*') || '/...'
+            ELSE w.url END, w.kinds, w.condition, w.secret, w.owner, w.batch, w.state, w.state_at,
         w.reason, w.failing_since, w.failures, w.next_at, w.posted_at, w.created_at, w.created_by, w.earlier_until,
         (SELECT count(*) FROM webhook_failures AS f WHERE f.webhook_id = w.id)::integer, webhook_lag(w.cursor)
     FROM webhooks AS w, webhook_view() AS v
@@ -345,7 +349,8 @@ CREATE FUNCTION webhooks_seen(number bigint DEFAULT NULL, after bigint DEFAULT 0
     ORDER BY w.id LIMIT most
 $$;
 COMMENT ON FUNCTION webhooks_seen IS
-    'The endpoints that this session sees, in the order of their ids, or the one of an id.';
+    'The endpoints that this session sees, in the order of their ids, or the one of an id. If it acts for a key, the URL of an '
+    'endpoint that an operator has made ends with its host.';
 
 CREATE FUNCTION webhook_failures_seen(endpoint bigint, after text DEFAULT '', most integer DEFAULT 1000) RETURNS TABLE (
     event_id text, kind text, message_id bigint, failed_at timestamptz, reason text, asked_at timestamptz

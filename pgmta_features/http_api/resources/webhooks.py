@@ -133,7 +133,7 @@ class Webhook(BaseModel):
 
     id: Id
     name: str
-    url: str
+    url: str = Field(description="of an endpoint of an operator, the scheme and the host alone")
     kinds: list[str] | None = None
     condition: dict[str, list[str]]
     owner: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from datetime import datetime, timedelta
 
@@ -9,6 +10,7 @@ from pgmta.command import instant
 from pgmta_features.campaigns.campaign_table import CampaignState, Obstacles
 
 _MAX_HOURS = 5  # of time zones
+_COMMAND = re.compile(r"(?:: | \()`queuectl [^`]*`\)?")
 _SOON = timedelta(seconds=2)  # a shorter distance of two mails is no obstacle
 
 
@@ -18,6 +20,11 @@ def reasons(state: CampaignState, obstacles: Obstacles, now: datetime) -> list[s
     if obstacles.held:
         found.append(f"an operator: {held(state, obstacles.held)}")
     return found
+
+
+def without_commands(found: list[str]) -> list[str]:
+    """Return reasons for those who have no `queuectl`."""
+    return [_COMMAND.sub("", each) for each in found]
 
 
 def held(state: CampaignState, number: int) -> str:
@@ -34,15 +41,15 @@ def _obstacles(state: CampaignState, obstacles: Obstacles, now: datetime) -> lis
             return [f"recipients: `{command} import {name} FILE`"]
         return [f"its start: `{command} start {name}`"]
     if state.halted_at:
-        return [f"an operator, because it is halted: `{command} resume {name} --halted`"]
+        return [f"its resumption, because it is halted: `{command} resume {name} --halted`"]
     found = []
     if obstacles.later > 0:
         found.append(f"a further start, for {obstacles.later} recipients that were imported later: "
                      f"`{command} start {name}`")  # fmt: skip
     rest = state.unsent - max(obstacles.later, 0)
     if rest > 0 and state.jobs.keys() <= {"STOPPED", "LOGGED"}:
-        found.append(f"an operator, because it was stopped: `{command} resume {name}` "
-                     f"sends the other {rest}")  # fmt: skip
+        found.append(f"its resumption, because it was stopped before the other {rest}: "
+                     f"`{command} resume {name}`")  # fmt: skip
     elif state.jobs.keys() & {"READY", "ENQUEUED", "SENDING", "SENT"}:
         found += _of_mail(state, obstacles, now)
     return found

@@ -129,8 +129,10 @@ class ApiDatabase:
                     await db.execute(_BEGIN_OPERATOR, _settings(caller, timeout_s))
                     yield db
             except _STATE_ERRORS as error:
-                said = sentences(error.diag.message_primary, error.diag.message_hint)
-                raise conflict(said) from error
+                hint = error.diag.message_hint or ""
+                if "queuectl" in hint:  # which clients do not have
+                    hint = ""
+                raise conflict(sentences(error.diag.message_primary, hint)) from error
 
     @asynccontextmanager
     async def _lent[T](

@@ -29,7 +29,7 @@ from pgmta_features.campaigns.lists.row_check import (
     words_of,
 )
 from pgmta_features.campaigns.lists.sources import SEPARATORS, csv_in
-from pgmta_features.campaigns.waits import reasons
+from pgmta_features.campaigns.waits import reasons, without_commands
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.intake.senders import (
@@ -236,7 +236,7 @@ class Campaign(ListedCampaign):
     rate: float | None = Field(default=None, description="mails per second of its credential")
     wait: float | None = Field(default=None, description="seconds that the rest takes at it")
     failures: list[Failures]
-    waits_for: list[str] = Field(description="why it does not move, in words for operators")
+    waits_for: list[str] = Field(description="why it does not move")
 
 
 class ImportedList(BaseModel):
@@ -475,7 +475,7 @@ async def _books(call: Call, db: OperatorConnection, number: int, name: str = ""
     waits = reasons(state, await table.obstacles(number), datetime.now(UTC))
     fields = {
         **asdict(state), "status": state.status, "done": state.done, "failures": failures,
-        "waits_for": waits,
+        "waits_for": without_commands(waits),
     }  # fmt: skip
     return Answer(Campaign(**fields))
 

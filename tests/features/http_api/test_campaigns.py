@@ -61,9 +61,10 @@ def test_a_campaign_from_its_template_to_its_end(api: ServedApi, db: psycopg.Con
     started = api.send("POST", f"{ONE}/start", token, {"jobs": 2, "part": 0.1, "pause": 3600})
     assert started.status == 200, started
     assert started.members["unsent"] == 3000
-    assert any("worker" in each for each in started.members["waits_for"])
+    assert "a worker: none that delivers runs" in started.members["waits_for"]
     stopped = api.send("POST", f"{ONE}/stop", token, {}).members
     assert stopped["status"] == "STOPPED" or stopped["status"].endswith(" STOPPED")
+    assert stopped["waits_for"] == ["its resumption, because it was stopped before the other 3000"]
     assert set(column(db, "SELECT status FROM campaign_jobs")) == {"STOPPED"}
     retried = api.send("POST", f"{ONE}/retry", token, {"unknown": True})
     assert (retried.status, retried.members["recipients"]) == (200, 3001)

@@ -81,11 +81,12 @@ def test_stopped_halted_and_a_later_list(site: Site, db: psycopg.Connection) -> 
     assert waits(site) == [
         "a further start, for 1 recipients that were imported later: "
         "`queuectl campaign start news`",
-        "an operator, because it was stopped: `queuectl campaign resume news` sends the other 2",
+        "its resumption, because it was stopped before the other 2: "
+        "`queuectl campaign resume news`",
     ]
     db.execute("UPDATE campaigns SET halted_at = now(), halted_reason = '11 of 12'")
     assert waits(site) == [
-        "an operator, because it is halted: `queuectl campaign resume news --halted`"
+        "its resumption, because it is halted: `queuectl campaign resume news --halted`"
     ]
     refused = site.run("resume", "news")
     assert refused.exit_code == 1

@@ -1,4 +1,4 @@
-"""Requests of each key in a second, bodies of it that come, and refused keys, of this process."""
+"""Requests of each key in a second, bodies that come, and refused keys, of this process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from pgmta_features.http_api.caller import Caller
+from pgmta_features.http_api.caller import ANY_TENANT, Caller
 from pgmta_features.http_api.problem import Problem
 
-MAX_BODIES_OF_KEY = 250
-"""Half of the uploads of a process, so that one key leaves room for others."""
+MAX_BODIES = 250
+"""Half of the uploads of a process: a tenant, or a key without one, leaves room for others."""
 
 _MIN_KEPT_KEYS = 1000  # so many are kept before quiet ones are looked for
 _MAX_REFUSALS = 10_000  # that are remembered
@@ -43,7 +43,7 @@ class KeyRates:
 
 
 class BodyPlaces:
-    """Counts requests whose body was not there at once, by key."""
+    """Counts requests whose body was not there at once, by tenant; by key if it has none."""
 
     def __init__(self) -> None:
         self._taken: Counter[str] = Counter()
@@ -52,22 +52,24 @@ class BodyPlaces:
     def place(self, caller: Caller, request: web.Request) -> Iterator[bool]:
         """Count a request, unless all of its body is there; yield whether it is counted.
 
-        Raises Problem if the key has too many of them.
+        Raises Problem if there are too many of them.
         """
         if request.content.is_eof():
             yield False
             return
-        name = caller.name
-        if self._taken[name] >= MAX_BODIES_OF_KEY:
-            raise Problem(429, "rate", f"{MAX_BODIES_OF_KEY} bodies of the key are under way.",
+        alone = caller.tenant in ("", ANY_TENANT)
+        whose = caller.acting if alone else caller.tenant  # no tenant has a colon
+        if self._taken[whose] >= MAX_BODIES:
+            who = "key" if alone else "tenant"
+            raise Problem(429, "rate", f"{MAX_BODIES} bodies of the {who} are under way.",
                           headers={"Retry-After": _RETRY_S, "Connection": "close"})  # fmt: skip
-        self._taken[name] += 1
+        self._taken[whose] += 1
         try:
             yield True
         finally:
-            self._taken[name] -= 1
-            if not self._taken[name]:
-                del self._taken[name]
+            self._taken[whose] -= 1
+            if not self._taken[whose]:
+                del self._taken[whose]
 
 
 class Refusals:

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgmta_features.http_api.rate import MAX_BODIES_OF_KEY
+from pgmta_features.http_api.rate import MAX_BODIES
 from tests.features.http_api.bad import bad_bodies, bad_wire
 from tests.features.http_api.bad.bad_bodies import MAIL, Bad
 from tests.features.http_api.served import ServedApi, make_key, serving_api
@@ -233,13 +233,17 @@ def test_a_key_that_is_revoked_while_a_body_comes(api: ServedApi, db: psycopg.Co
         assert column(db, f"SELECT count(*) FROM {table}") == [0], table
 
 
-def test_one_key_leaves_room_for_the_bodies_of_others(
+def test_the_keys_of_a_tenant_leave_room_for_the_bodies_of_others(
     as_api: str, tmp_path: Path, db: psycopg.Connection
 ) -> None:
-    token, other = make_key(db, "shop"), make_key(db, "other")
+    token, second = make_key(db, "shop", tenant="t1"), make_key(db, "till", tenant="t1")
+    other = make_key(db, "other")
     with serving_api(tmp_path, as_api, limits={"address_connections": 2000}) as api:
-        kinds = ["application/json", "multipart/form-data; boundary=b"] * (MAX_BODIES_OF_KEY // 2)
-        open_ones = [begun(api, token, "POST /v1/messages", each, FORM) for each in kinds]
+        kinds = ["application/json", "multipart/form-data; boundary=b"] * (MAX_BODIES // 2)
+        open_ones = [
+            begun(api, (token, second)[number % 4 // 2], "POST /v1/messages", each, FORM)
+            for number, each in enumerate(kinds)
+        ]
 
         def refused() -> bool:
             with begun(api, token, "POST /v1/messages", kinds[1], FORM) as client:

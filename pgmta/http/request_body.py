@@ -7,7 +7,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from pgmta.http.answers import HttpError
-from pgmta.http.server_connection import connection_of
+from pgmta.http.server_connection import connection_of, too_long
 
 
 async def read_body(request: web.Request, kinds: str) -> bytes:
@@ -29,14 +29,12 @@ async def read_octets(
     may have, if its route allows more for others.
     """
     connection = connection_of(request)
-    max_body = connection.begin_body(request)
-    max_body = min(most or max_body, max_body)
+    bound = connection.begin_body(request, most)
     body = bytearray()
-    if (request.content_length or 0) <= max_body:
-        while len(body) <= max_body and (part := await request.content.readany()):
-            body += part
-            count(len(part))
-        if len(body) <= max_body:
-            connection.body_is_read()
-            return bytes(body)
-    raise HttpError(413, f"The body has more than {max_body} octets.", {"Connection": "close"})
+    while part := await request.content.readany():
+        body += part
+        count(len(part))
+        if len(body) > bound:
+            raise too_long(bound)
+    connection.body_is_read()
+    return bytes(body)

@@ -69,7 +69,8 @@ class HttpServer(web.Server):
                             for route in routes]:  # fmt: skip
             resource = app.router.add_resource(path)
             for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
-                self._routes[resource.add_route(method, route.handler)] = route
+                added = resource.add_route(method, route.handler, expect_handler=_expect)
+                self._routes[added] = route
             if route.max_body > site.limits.max_body:
                 info = resource.get_info()
                 pattern = info.get("pattern") or re.compile(re.escape(info["path"]))
@@ -214,6 +215,12 @@ class HttpServer(web.Server):
             connection.give_up()
         call_later = asyncio.get_running_loop().call_later
         self._sweeping = call_later(_SWEEP_INTERVAL_S, self._sweep) if self._open else None
+
+
+async def _expect(request: web.Request) -> None:
+    """Leave a 100 to who reads the body: before that, most requests can be refused."""
+    if request.headers["Expect"].lower() != "100-continue":
+        raise HttpError(417, "Expect: 100-continue is the only one that is known.")
 
 
 def bind(address: str, port: int) -> socket.socket:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from aiohttp import web
+from aiohttp.http import HttpVersion11
 from aiohttp.web_protocol import RequestHandler
 from structlog.typing import FilteringBoundLogger
 
@@ -33,6 +34,7 @@ _TOO_MANY_CONNECTIONS = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 0\r\n"
     b"Cache-Control: no-store\r\nConnection: close\r\n\r\n"
 )
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _EMPTY_LINE = b"\r\n\r\n"
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r\n", re.IGNORECASE)
 
@@ -169,14 +171,23 @@ class ServerConnection(RequestHandler):
         if not self._until:
             self._until = self._owner.now() + self._owner.site.limits.request_s
 
-    def begin_body(self, request: web.Request) -> int:
-        """Let a request have its body; return how many octets it may have by its route."""
+    def begin_body(self, request: web.Request, most: int = 0) -> int:
+        """Let a request have its body; return how many octets it may have by its route.
+
+        `most` are fewer. Raises HttpError at once if the request announces more, and else asks a
+        client for it that waits for that (Expect: 100-continue).
+        """
         usual = self._owner.site.limits.max_body
         route = self._owner.route_of(request)
         max_body = (route and route.max_body) or usual
+        bound = min(most or max_body, max_body)
+        if (request.content_length or 0) > bound:
+            raise too_long(bound)
         self._allowed = usual
         self._allow(max_body, request.content_length)
-        return max_body
+        if self._wire and "Expect" in request.headers and request.version >= HttpVersion11:
+            self._wire.write(_CONTINUE)
+        return bound
 
     def body_is_read(self) -> None:
         """Begin the time of the answer, if the connection has times for each request."""
@@ -246,6 +257,11 @@ class ServerConnection(RequestHandler):
         answer = self._owner.site.answers.problem(error)
         answer.force_close()
         return answer
+
+
+def too_long(most: int) -> HttpError:
+    """Return the error of a body that is longer than it may be."""
+    return HttpError(413, f"The body has more than {most} octets.", {"Connection": "close"})
 
 
 def connection_of(request: web.BaseRequest) -> ServerConnection:

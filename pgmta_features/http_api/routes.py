@@ -82,9 +82,15 @@ class ApiRoutes:
         fields: dict[str, str] = {}
         try:
             return await self._answer(operation, request, fields)
-        except HttpError as error:
+        except Problem as error:
             error.headers = {**fields, **error.headers}
             raise
+        except HttpError as error:
+            if error.status != 413:
+                raise
+            raise Problem(
+                413, "body-size", error.detail, headers={**fields, **error.headers}
+            ) from None
 
     async def _answer(
         self, operation: Operation, request: web.Request, fields: dict[str, str]
@@ -256,7 +262,7 @@ async def _body(
 ) -> Any:
     """Return the body as the model of the operation; None if the handler reads it.
 
-    Raises Problem.
+    Raises HttpError.
     """
     kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     sent = request.can_read_body and request.content_length != 0
@@ -279,12 +285,7 @@ async def _body(
     if operation.body is None or kind != JSON_TYPE:
         raise Problem(415, "body-type", f"The body has to be {kinds}.",
                       headers={"Accept": kinds, "Connection": "close"})  # fmt: skip
-    try:
-        octets = await read_octets(request, take, operation.max_body or usual)
-    except HttpError as error:
-        if error.status == 413:
-            raise Problem(413, "body-size", error.detail, headers=error.headers) from None
-        raise
+    octets = await read_octets(request, take, operation.max_body or usual)
     return checked_body(read_json(octets, operation.judged_singly), operation.body)
 
 

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from pydantic import BaseModel
 
-from pgmta.http.server_connection import connection_of
+from pgmta.http.server_connection import connection_of, too_long
 from pgmta_features.http_api.operation import Call
 from pgmta_features.http_api.problem import Problem
 
@@ -57,7 +57,7 @@ class ListPlaces:
 async def spooled(call: Call, piece_s: float, places: ListPlaces) -> AsyncIterator[BinaryIO]:
     """Lend a file with the body, at its beginning; each piece has `piece_s` seconds to come.
 
-    Raises Problem for a body that is too long, and if too many are under way.
+    Raises HttpError for a body that is too long, and Problem if too many are under way.
     """
     connection = connection_of(call.request)
     with places.file(call) as file:
@@ -67,8 +67,7 @@ async def spooled(call: Call, piece_s: float, places: ListPlaces) -> AsyncIterat
             connection.allow_time(piece_s)
             number += len(octets)
             if number > most:
-                raise Problem(413, "body-size", f"The body has more than {most} octets.",
-                              headers={"Connection": "close"})  # fmt: skip
+                raise too_long(most)
             file.write(octets)
         connection.body_is_read()
         await call.renew()

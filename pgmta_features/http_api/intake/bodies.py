@@ -44,6 +44,7 @@ RAW_TYPE = "message/rfc822"
 _MAX_FILES = 100
 _READ_OCTETS = 16 << 10  # of a part at once
 _MAX_HEADER_OCTETS = 64 << 10  # of a content, as submit() allows
+_PART_HEADER_OCTETS = 8 << 10
 _ENCODINGS = ("", "binary", "8bit", "7bit")
 _LINE_END = re.compile(rb"\r?\n")
 
@@ -111,13 +112,13 @@ class Bodies:
         given = query.model_dump(exclude_none=True)
         given["recipients"] = [each.strip() for each in query.recipients.split(",")]
         body = Body(raw_object(self._caller, Envelope.model_validate(given)))
-        self._connection.begin_body(self._request)
+        self._begin(_MAX_HEADER_OCTETS)
         await self._take_content(body, self._octets())
         return body
 
     async def multipart(self) -> Body:
         """Return the mail of the part `message`, with files or its `content`. Raises Problem."""
-        self._connection.begin_body(self._request)
+        self._begin(self._json_octets + _MAX_FILES * _PART_HEADER_OCTETS)
         try:
             reader = await self._request.multipart()
             first = await self._next(reader)
@@ -136,6 +137,11 @@ class Bodies:
         ) as error:  # fmt: skip
             raise Problem(400, "invalid", "The body is no whole multipart/form-data (RFC 7578).",
                           headers={"Connection": "close"}) from error  # fmt: skip
+
+    def _begin(self, others: int) -> None:
+        """Have the client send its body; up to so many octets of it may not be of the message."""
+        self._connection.begin_body(self._request)
+        self._uploads.announce((self._request.content_length or 0) - others)
 
     async def _with_content(self, reader: MultipartReader, envelope: Envelope) -> Body:
         body = Body(raw_object(self._caller, envelope))

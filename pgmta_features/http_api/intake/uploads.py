@@ -138,7 +138,12 @@ class RequestUploads:
         self._uploads = uploads
         self._stored: list[UUID] = []
         self._octets = 0
+        self._announced = 0
         self._most = 0  # octets that a message may have, once a piece is stored
+
+    def announce(self, octets: int) -> None:
+        """Note that so many will come, at least."""
+        self._announced = octets
 
     async def store(self, parts: AsyncIterator[bytes]) -> Stored:
         """Store what comes. Raises Problem: 413 if it is longer than a message may be, 503."""
@@ -161,7 +166,7 @@ class RequestUploads:
 
     async def _put(self, upload: UUID, position: int, data: bytearray) -> None:
         self._most = await self._uploads.put(upload, position, data)
-        if self._octets > self._most:
+        if max(self._octets, self._announced) > self._most:
             raise Problem(413, "body-size", f"A message has at most {self._most} octets.",
                           headers={"Connection": "close"})  # fmt: skip
 

@@ -76,6 +76,27 @@ async def test_a_body_without_a_length_has_the_limit_of_its_route() -> None:
             writer.close()
 
 
+async def test_a_body_is_asked_for_only_if_it_may_come() -> None:
+    async with serving(SITE) as (_, port):
+        for size, expect, status in [
+            (100, "100-continue", 100), (101, "100-continue", 413), (101, "", 413),
+            (100, "magic", 417),
+        ]:  # fmt: skip
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            field = f"Expect: {expect}\r\n" if expect else ""
+            head = f"POST /small HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n{field}\r\n"
+            writer.write(head.encode())  # and no octet of the body
+            async with asyncio.timeout(PATIENCE):
+                answer = await reader.readuntil(b"\r\n\r\n")
+                assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+                if status == 100:
+                    writer.write(b"x" * size)
+                    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+                else:
+                    assert b"\r\nconnection: close\r\n" in answer.lower()
+            writer.close()
+
+
 @pytest.mark.parametrize("base", ["", "/mail"])
 async def test_a_route_has_its_own_limit_of_a_body(base: str) -> None:
     async with serving(SITE) as (_, port):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
@@ -14,6 +15,7 @@ import pytest
 from tests.features.http_api.served import ServedApi, make_key
 from tests.sql.test_composed import SOURCE, put_template
 from tests.support.rows import column, fetch
+from tests.support.waiting import PATIENCE, until
 from tests.web.web import Answer
 
 MAIL: dict[str, Any] = {
@@ -298,7 +300,19 @@ def test_a_message_is_no_longer_than_the_database_allows(
     whole, _, _ = body.rpartition(b"--")
     answer = post(api, token, whole[: len(whole) - 300_000 + 90_000], **fields)
     assert problem(answer)[0] == 400, answer
-    assert column(db, "SELECT count(*) FROM api_uploads") == [0]
+    query = f"?{urlencode({'sender': 'shop@example.org', 'recipients': 'a@b.example'})}"
+    for path, kind, size, begin in [
+        (query, "message/rfc822", 300_000, RAW + b"x" * 50_000),
+        ("", fields["Content-Type"], 10_000_000, body[:100_000]),
+    ]:
+        head = (
+            f"POST /v1/messages{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+            f"Content-Type: {kind}\r\nContent-Length: {size}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", api.port), PATIENCE) as client:
+            client.sendall(head.encode() + begin)  # the rest never comes
+            assert client.recv(65536).startswith(b"HTTP/1.1 413 ")
+    until(lambda: column(db, "SELECT count(*) FROM api_uploads") == [0])
 
 
 def test_a_key_names_its_credentials_and_priorities(api: ServedApi, db: psycopg.Connection) -> None:

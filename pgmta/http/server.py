@@ -185,7 +185,7 @@ class HttpServer(web.Server):
         self._open[connection] = None
         connection.unit = unit
         if not self._sweeping:
-            self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_INTERVAL_S, self._sweep)
+            self._sweep_later()
         return True
 
     def release(self, connection: ServerConnection) -> None:
@@ -208,13 +208,23 @@ class HttpServer(web.Server):
                     return route.max_body
         return 0
 
-    def _sweep(self) -> None:
+    def _sweep_later(self, *, patient: bool = True) -> None:
+        due = self.now() + _SWEEP_INTERVAL_S
+        loop = asyncio.get_running_loop()
+        self._sweeping = loop.call_at(due, self._sweep, due, patient)
+
+    def _sweep(self, due: float, patient: bool) -> None:
         """Close the connections whose requests take too long, while there are connections."""
         now = self.now()
-        for connection in [each for each in self._open if each.late(now)]:
-            connection.give_up()
-        call_later = asyncio.get_running_loop().call_later
-        self._sweeping = call_later(_SWEEP_INTERVAL_S, self._sweep) if self._open else None
+        # the loop has stalled: what came meanwhile is read first, and gives its connection time
+        stalled = now > due + _SWEEP_INTERVAL_S
+        if not (stalled and patient):
+            for connection in [each for each in self._open if each.late(now)]:
+                connection.give_up()
+        if self._open:
+            self._sweep_later(patient=not stalled)
+        else:
+            self._sweeping = None
 
 
 async def _expect(request: web.Request) -> None:

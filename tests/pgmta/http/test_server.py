@@ -6,16 +6,19 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from aiohttp import web
 
+from pgmta.http import server as server_module
 from pgmta.http.answers import TEXT_TYPE, HttpAnswers, HttpError
 from pgmta.http.request_body import read_octets
 from pgmta.http.route import HttpLimits, Route
 from pgmta.http.server import HttpServer, bind
 from pgmta.http.site import HttpSite
-from tests.support.waiting import PATIENCE, free_port
+from tests.support.waiting import PATIENCE, free_port, take_time, take_time_async
 
 ANSWERS = HttpAnswers()
 LARGE = 1 << 20
@@ -94,6 +97,20 @@ async def test_a_body_is_asked_for_only_if_it_may_come() -> None:
                     assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
                 else:
                     assert b"\r\nconnection: close\r\n" in answer.lower()
+            writer.close()
+
+
+async def test_a_stall_of_the_server_is_no_silence_of_its_clients() -> None:
+    limits = replace(SITE.limits, request_s=0.5)
+    with patch.object(server_module, "_SWEEP_INTERVAL_S", 0.1):
+        async with serving(replace(SITE, limits=limits)) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /small HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+            await take_time_async(0.2)
+            writer.write(b"x" * 100)
+            take_time(0.6)
+            answer = await asyncio.wait_for(reader.readline(), PATIENCE)
+            assert answer.startswith(b"HTTP/1.1 200 ")
             writer.close()
 
 

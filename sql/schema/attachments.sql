@@ -81,17 +81,19 @@ $$;
 COMMENT ON FUNCTION submit_attachment_fault IS 'Why an attachment can''t go with mail; null if it can.';
 
 CREATE FUNCTION submit_part(boundary text, name text, type text, content bytea, content_id text) RETURNS bytea
-LANGUAGE sql AS $$
-    SELECT convert_to(concat(E'\r\n--', boundary, CASE WHEN content_id IS NULL THEN 'm' ELSE 'r' END, E'\r\n',
+LANGUAGE plpgsql AS $$  -- PostgreSQL 15 writes the large result of a function in SQL to a temporary file
+DECLARE
+    whole CONSTANT boolean := lower(type COLLATE "C") ~ '^message/';
+BEGIN
+    RETURN convert_to(concat(E'\r\n--', boundary, CASE WHEN content_id IS NULL THEN 'm' ELSE 'r' END, E'\r\n',
             'Content-Type: ', regexp_replace(type, '; ?([A-Za-z0-9-]+=)', E';\r\n \\1', 'g'), E'\r\n',
             'Content-Transfer-Encoding: ', CASE WHEN NOT whole THEN 'base64' WHEN submit_eight_bit(type, content) THEN '8bit' ELSE '7bit' END,
             E'\r\n', 'Content-ID: <' || content_id || E'>\r\n',
             'Content-Disposition: ', CASE WHEN content_id IS NULL THEN 'attachment' ELSE 'inline' END,
             submit_file_name(name), E'\r\n\r\n'), 'UTF8')
         || CASE WHEN whole THEN content
-            ELSE convert_to(replace(encode(content, 'base64'), E'\n', E'\r\n'), 'UTF8') END
-    FROM (SELECT lower(type COLLATE "C") ~ '^message/') AS form (whole)
-$$;
+            ELSE convert_to(replace(encode(content, 'base64'), E'\n', E'\r\n'), 'UTF8') END;
+END $$;
 COMMENT ON FUNCTION submit_part IS
     'An attachment with its header (RFC 2045, RFC 2183): in base64, and a message as it is (RFC 2046, section 5.2.1).';
 

@@ -193,7 +193,7 @@ BAD = [
     bad("content", b"Subject: x\r\nno field\r\n\r\n"),
     bad("content", b"X: " + b"y" * 70000 + b"\r\n\r\n"),
     bad("content", b"Received: x\r\n" * 101 + MAIL),
-    bad("content", MAIL + b"x" * (50 << 20)),
+    bad("content", lambda: MAIL + b"x" * (50 << 20)),
     bad("send_at", "infinity"),
     bad("send_at", "-infinity"),
     bad("send_at", "2999-01-01"),
@@ -239,13 +239,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("argument", "value", "state"), BAD, ids=str)
+@pytest.mark.parametrize(("argument", "value", "state"), BAD, ids=lambda value: str(value)[:60])
 def test_bad_input_is_one_clear_error(
     db: psycopg.Connection, argument: str, value: object, state: str
 ) -> None:
     arguments: dict[str, object] = {
         "sender": "shop@example.org", "recipients": ["bob@example.com"], "content": MAIL,
-        argument: value,
+        argument: value() if callable(value) else value,
     }  # fmt: skip
     types = {"recipients": "text[]", "content": "bytea", "send_at": "timestamptz",
              "deadline": "timestamptz", "priority": "integer", "metadata": "jsonb",

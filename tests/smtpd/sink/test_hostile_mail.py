@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -11,13 +12,15 @@ from tests.support.serving import Client
 from tests.support.waiting import SLACK
 
 MIXED = b"Content-Type: multipart/mixed"
-HOSTILE = {
-    "a parameter": MIXED + b';"' * (2 << 20) + b"\n\nx",
-    "parts": MIXED + b"; boundary=b\n\n" + b"--b\n\n" * (4 << 20),
-    "messages in messages": b"Content-Type: message/rfc822\n\n" * 20_000,
-    "parts in parts": b"".join(MIXED + b"; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(9_000)),
-    "lines": b"A: b\n\n" + b"a\n" * (12 << 20),
-    "fields": b"A: b\n" * (6 << 20),
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "a parameter": lambda: MIXED + b';"' * (2 << 20) + b"\n\nx",
+    "parts": lambda: MIXED + b"; boundary=b\n\n" + b"--b\n\n" * (4 << 20),
+    "messages in messages": lambda: b"Content-Type: message/rfc822\n\n" * 20_000,
+    "parts in parts": lambda: b"".join(
+        MIXED + b"; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(9_000)
+    ),
+    "lines": lambda: b"A: b\n\n" + b"a\n" * (12 << 20),
+    "fields": lambda: b"A: b\n" * (6 << 20),
 }
 ODD = {
     "parameters": b"Content-Type: text/plain" + b"; x" * 9_000 + b"\n\nx",
@@ -34,14 +37,15 @@ ODD = {
 @pytest.mark.slow
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_mail_shows_its_source(sink: Sink, what: str) -> None:
-    name = sink.put(HOSTILE[what])
+    content = HOSTILE[what]()
+    name = sink.put(content)
     began = time.monotonic()
     answer = sink.ask(f"/m/{name}")
     assert time.monotonic() - began < 20 + SLACK
     assert "can't be taken apart" in answer.text
     assert "Delivered-To: r@b.example" in answer.text
     assert sink.ask(f"/m/{name}/frame").status == sink.ask(f"/m/{name}/part/0").status == 404
-    assert len(sink.ask(f"/m/{name}/raw").body) > len(HOSTILE[what])
+    assert len(sink.ask(f"/m/{name}/raw").body) > len(content)
     assert "1 mail<" in sink.ask("/").text
     with Client(sink.port) as client:  # it takes mail all the while
         assert client.reply()[:3] == "220"

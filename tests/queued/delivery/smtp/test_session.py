@@ -184,11 +184,11 @@ def test_odd_sizes_limit_nothing(size: str) -> None:
     assert outcome.event is Event.DELIVERED
 
 
-FLOODS = {
-    "empty continuation lines": b"250-\r\n" * (25_000_000 // 6),
-    "a line without end": b"250-" + b"x" * 25_000_000,
-    "octets": (b"250-" + b"x" * 4000 + b"\r\n") * 6000,
-    "replies": b"250 2.0.0 Ok\r\n" * 1_700_000,
+FLOODS = {  # what is repeated
+    "empty continuation lines": b"250-\r\n",
+    "a line without end": b"x",
+    "octets": b"250-" + b"x" * 4000 + b"\r\n",
+    "replies": b"250 2.0.0 Ok\r\n",
 }
 
 
@@ -196,6 +196,7 @@ FLOODS = {
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 def test_floods_of_replies_are_not_read(flood: bytes, point: str) -> None:
     """Of 25 MB, a reply is looked at."""
+    octets = b"250-" * (flood == b"x") + flood * (25_000_000 // len(flood))
     connection = ClientProtocol(Timeouts())
     aborted: list[bool] = []
 
@@ -212,8 +213,8 @@ def test_floods_of_replies_are_not_read(flood: bytes, point: str) -> None:
         if point == "MAIL":
             connection.write(b"MAIL FROM:<>\r\n", 1)
         started = time.process_time()
-        for start in range(0, len(flood), 1 << 16):
-            connection.data_received(flood[start : start + (1 << 16)])
+        for start in range(0, len(octets), 1 << 16):
+            connection.data_received(octets[start : start + (1 << 16)])
         return time.process_time() - started
 
     seconds = run(receive())

@@ -4,9 +4,6 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-# tests start hundreds of daemons, each of which would compile 400 modules where Python may not
-# write bytecode (PYTHONDONTWRITEBYTECODE): a third of the CPU time of its start
-COMPILE := $(BIN)/python -m compileall -q pgmta pgmta_features queued smtpd
 
 .PHONY: help run test test-all lint bench site lock wheel deb clean writable
 
@@ -16,13 +13,15 @@ help:  ## this list
 run: writable $(VENV)/.run  ## database, smtpd, queued and a development sink; Ctrl-C stops all
 	@exec $(BIN)/queuectl up $(ARGS)
 
+# Tests start hundreds of daemons, and pytest rewrites 600 modules in each of its processes: bytecode
+# is kept also where Python was told not to write any.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
 # at most 5 minutes, without packages of Debian and without root
 test: writable $(VENV)/.dev  ## most tests, on the embedded PostgreSQL, or on URI=postgresql://…
-	@$(COMPILE)
 	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest -m "not slow and not needs" $(ARGS)
 
 test-all: writable $(VENV)/.dev  ## all tests, with longer runs of the fuzzers and of random faults
-	@$(COMPILE)
 	@PGMTA_TEST_URI="$(URI)" $(BIN)/python -m pytest --hypothesis-profile thorough --fuzz-seconds 20 --faults-seconds 25 \
 		--submission-rounds 6 --bounce-kills 8 --bounce-messages 400 --burst-suppressions 100000 --api-seconds 150 $(ARGS)
 

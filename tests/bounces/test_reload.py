@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.scenarios.conftest import system
 from tests.support.nexthop import Do, Transaction
 from tests.support.system import System
@@ -14,6 +16,7 @@ def refuse(point: str, line: str, transaction: Transaction | None) -> Do | None:
     return Do(line="550 5.1.1 No such user") if point == "RCPT" and "<bob" in line else None
 
 
+@pytest.mark.slow
 def test_texts_are_read_again(system: System) -> None:
     hop = system.hop(refuse)
     text = system.folder / "texts" / "en.txt"

@@ -83,6 +83,7 @@ def go(site: Site, port: int, implicit: bool) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implicit", [False, True], ids=["starttls", "implicit"])
 @pytest.mark.parametrize(
     "library",

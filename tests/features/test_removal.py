@@ -94,6 +94,7 @@ def bare_database(server: str) -> Iterator[str]:
         yield uri
 
 
+@pytest.mark.slow
 def test_a_feature_is_removed(gone: set[str], bare_database: str, tmp_path: Path) -> None:
     copy = Copy(tmp_path / "copy", [name for name in FEATURES if name not in gone])
 

@@ -219,6 +219,7 @@ def test_the_editable_installation_in_an_empty_folder(empty: Path) -> None:
     assert ended[0] == "deleted 0 rows of quarantine suspects\n"
 
 
+@pytest.mark.slow
 def test_a_wheel_from_an_sdist_is_the_same(tmp_path: Path) -> None:
     source = tree(tmp_path / "tree")
     wheel = build("wheel", source)

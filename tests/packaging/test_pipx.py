@@ -103,6 +103,7 @@ def test_pipx_in_a_bare_system(folder: Path, tmp_path_factory: pytest.TempPathFa
     run_in(root, AS_USER, network=True)
 
 
+@pytest.mark.slow
 def test_an_old_python_is_refused_in_one_line(tmp_path: Path) -> None:
     wheel = build("wheel", tree(tmp_path / "tree"))
     done = subprocess.run(

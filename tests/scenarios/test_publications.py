@@ -30,6 +30,7 @@ def fail_some(point: str, line: str, transaction: Transaction | None) -> Do | No
     return Do(line="550 5.1.1 unknown") if point == "RCPT" and "nobody" in line else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["ALL TABLES", "TABLES IN SCHEMA pgmta"])
 def test_mail_goes_on(system: System, db: psycopg.Connection, tmp_path: Path, what: str) -> None:
     db.execute(f"CREATE PUBLICATION cdc FOR {what}".encode())

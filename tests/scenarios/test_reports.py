@@ -41,6 +41,7 @@ def failed(dsn: Message) -> list[str]:
     return [field.partition(";")[2].strip() for field in fields if field]
 
 
+@pytest.mark.slow
 def test_failed_recipients_of_a_message_are_in_one_dsn(system: System) -> None:
     hop = system.hop(refusing)
     system.queued(hop, bounces=FAST)

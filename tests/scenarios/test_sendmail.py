@@ -87,6 +87,7 @@ def test_options_recipients_and_header(system: System) -> None:
     assert found[0][2].endswith(b"\r\n\r\ntext\r\n")
 
 
+@pytest.mark.slow
 def test_exit_codes_and_reasons(system: System) -> None:
     smtpd = system.smtpd(relay={"networks": [], "domains": ["ours.example"]})
     sendmail = Sendmail(system.folder, smtpd.port)
@@ -118,6 +119,7 @@ def test_exit_codes_and_reasons(system: System) -> None:
     assert len(rows(system)) == 2
 
 
+@pytest.mark.slow
 def test_arguments_are_lists_of_addresses(system: System) -> None:
     """Debian's cron gives MAILTO as one argument."""
     smtpd = system.smtpd()
@@ -141,6 +143,7 @@ def test_arguments_are_lists_of_addresses(system: System) -> None:
     assert (wrong.returncode, b"< without >" in wrong.stderr) == (65, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", ["allow", "refuse"])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_a_dialogue_from_a_pipe(system: System, end: bytes, early: str) -> None:

@@ -99,6 +99,7 @@ def test_stop_lets_a_transaction_end(system: System, lines: int) -> None:
     system.wait_empty()
 
 
+@pytest.mark.slow
 def test_reload_keeps_transactions_and_takes_the_new_file(system: System) -> None:
     smtpd = system.smtpd(relay={"networks": [], "domains": ["old.example"]})
     with smtpd.connect().begin("a@example.org", ["x@old.example"]) as client:

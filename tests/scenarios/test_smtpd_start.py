@@ -67,6 +67,7 @@ def test_sockets_of_systemd(system: System, tmp_path: Path) -> None:
         assert "which no entry of listen has" in log
 
 
+@pytest.mark.slow
 def test_without_standard_output_and_error(system: System) -> None:
     smtpd = system.smtpd()
     smtpd.stop()

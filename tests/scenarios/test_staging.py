@@ -60,6 +60,7 @@ def test_each_copy_names_its_recipient_whatever_is_rewritten(system: System, siz
     assert not any(head["Bcc"] for head in heads)
 
 
+@pytest.mark.slow
 def test_two_configurations_hold_their_mail_by_two_rules(system: System, command: Any) -> None:
     hop = system.hop()
     for domain in ("a.example", "b.example"):

@@ -62,6 +62,7 @@ def written(path: Path, config: dict[str, object]) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["smtpd", "queued", "web"])
 def test_notes(name: str, manager: Manager, tmp_path: Path, database: str) -> None:
     listen = {"listen": [{"address": "127.0.0.1", "port": free_port()}]}
@@ -101,6 +102,7 @@ def test_queued_is_ready_while_postgresql_is_away(manager: Manager, tmp_path: Pa
     assert daemon.wait(PATIENCE) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["smtp", "mx-25"])
 def test_sockets_of_systemd(named: str, manager: Manager, tmp_path: Path, database: str) -> None:
     """A process takes over descriptor 3, as systemd passes it, whatever its name is."""

@@ -113,6 +113,7 @@ def test_an_address_beyond_ascii_goes_only_where_it_is_known(system: System, abl
         assert all(command.isascii() for command in hop.commands)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("able", [True, False])
 def test_an_ascii_local_part_needs_no_smtputf8(system: System, able: bool) -> None:
     """Also a sender, a small and a large mail of a client that says SMTPUTF8, and an ORCPT."""

@@ -41,6 +41,7 @@ def commands(command: click.Command, path: str) -> dict[str, click.Command]:
     return found
 
 
+@pytest.mark.slow
 def test_every_command_has_its_options_on_the_page(made: Path) -> None:
     known: dict[str, click.Command] = {}
     for name, group in GROUPS.items():

@@ -33,6 +33,7 @@ def bare_server() -> Iterator[str]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_an_owner_without_createrole_gets_everything_but_the_roles(bare_server: str) -> None:
     uri = with_database(bare_server, "p0")
     warnings: list[str] = []
@@ -48,6 +49,7 @@ def test_an_owner_without_createrole_gets_everything_but_the_roles(bare_server: 
         assert one(db, "SELECT nextval('message_ids')") == 1
 
 
+@pytest.mark.slow
 def test_lifecycle_gives_rights_to_roles_that_come_later(bare_server: str) -> None:
     uri = with_database(bare_server, "p0")
     migrate(acting(uri, "plain"))

@@ -34,6 +34,7 @@ def login(database: str, db: psycopg.Connection) -> Iterator[str]:
     db.execute(f"DROP ROLE {name}".encode())
 
 
+@pytest.mark.slow
 def test_each_right_is_missed(db: psycopg.Connection) -> None:
     assert db.execute(MISSING.encode()).fetchall() == []
     version = db.info.server_version

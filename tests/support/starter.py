@@ -133,8 +133,11 @@ def _serve(channel: socket.socket) -> list[str]:
 
 if __name__ == "__main__":
     import queued.daemon.queued
-    import queued.web.site_parts  # noqa: F401
+    import queued.web.web_daemon  # noqa: F401
+    from pgmta.features import import_paths, load
 
+    for _, _, path in import_paths("routes"):
+        load(path)
     gc.collect()
     gc.freeze()
     sys.argv[1:] = _serve(socket.socket(fileno=int(sys.argv[1])))

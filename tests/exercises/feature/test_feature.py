@@ -35,6 +35,7 @@ def answer(port: int, path: str) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 def test_a_folder_and_a_name_add_a_feature(bare_database: str, tmp_path: Path) -> None:
     copy = Copy(tmp_path / "copy", FEATURES, [Path(__file__).parent / "notes"])
     config = tmp_path / "queued.yaml"

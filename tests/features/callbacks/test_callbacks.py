@@ -40,6 +40,7 @@ def nothing() -> dict[str, list[Any]]:
     return {"activate": [], "recover": [], "confirm": [], "unsubscribe": []}
 
 
+@pytest.mark.slow
 def test_a_large_callback_may_come_in_any_pieces(web: Web) -> None:
     """The length of its body may be in a later segment than its first line."""
     body = json.dumps([{"key": "0", "event": "ok", "text": "x" * 700_000}]).encode()
@@ -187,6 +188,7 @@ def test_one_event_that_postgresql_refuses(
     assert web.wait_log("callback")["refused"] == 1
 
 
+@pytest.mark.slow
 def test_ready_without_tokens(web: Web, for_web: str, db: psycopg.Connection) -> None:
     assert web.ask("GET", "/ready").status == 200
     db.execute("UPDATE rights SET role = 'pgmta_queued' WHERE object = 'FUNCTION callbacks_note'")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from queued.cli.queuectl import main
@@ -20,6 +21,7 @@ from tests.support.waiting import until
 from tests.web.web import serving
 
 
+@pytest.mark.slow
 def test_later_words(system: System, for_web: str, campaign: Campaign, tmp_path: Path) -> None:
     def answer(document: Any) -> list[bytes]:
         return [CUT] if document["to"] == "cut@r.example" else OK

@@ -45,6 +45,7 @@ def test_each_recipient_gets_one_mail(system: System, db: psycopg.Connection) ->
     assert b"Subject: Hello N" in (hop.kept[0].content or b"")
 
 
+@pytest.mark.slow
 def test_nothing_begins_a_second_after_a_stop(system: System, db: psycopg.Connection) -> None:
     hop = system.hop()
     system.queued(hop)
@@ -59,6 +60,7 @@ def test_nothing_begins_a_second_after_a_stop(system: System, db: psycopg.Connec
     assert found == {"sent": len(hop.kept), "unsent": 20_000 - len(hop.kept)}
 
 
+@pytest.mark.slow
 def test_nothing_begins_after_its_hours(system: System, db: psycopg.Connection) -> None:
     """Its mail is unsent again, and goes when they begin."""
     hop = system.hop()

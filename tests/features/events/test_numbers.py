@@ -109,6 +109,7 @@ def test_ten_writers_and_three_sequencers(db: psycopg.Connection, database: str)
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+@pytest.mark.slow
 def test_a_history_ends_where_commits_were_lost(db: psycopg.Connection) -> None:
     """A cursor that the new server knows goes on, one beyond is refused; a time has its place."""
     subscribe(db)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import psycopg
+import pytest
 import yaml
 
 from tests.features.events.event_log import events, send, subscribe
@@ -22,6 +23,7 @@ def wait_delivered(db: psycopg.Connection) -> None:
     until(lambda: kinds_of(db, message) == ["accepted", "delivered"])
 
 
+@pytest.mark.slow
 def test_another_process_numbers_when_one_dies(db: psycopg.Connection, system: System) -> None:
     hop = system.hop()
     first, second = system.queued(hop), system.queued(hop)

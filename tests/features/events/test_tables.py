@@ -208,6 +208,7 @@ def test_a_slow_table_delays_few_outcomes(db: psycopg.Connection, filled: None) 
     assert fetch(db, "SELECT later, left(error, 14) FROM event_tables") == (19, "an insert took")
 
 
+@pytest.mark.slow
 def test_what_a_slow_table_gets_later_is_bounded_by_time(
     db: psycopg.Connection, database: str, filled: None
 ) -> None:

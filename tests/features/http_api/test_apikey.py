@@ -117,33 +117,34 @@ def test_a_revocation_holds_within_a_second_in_each_process(
         assert time.monotonic() - revoked < 1 + SLACK
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["new", "shop"], "--scope is missing: give some of send,"),
-        (["new", "shop", "--scope", "sned"], "did you mean 'send'?"),
-        (["new", "shop", "--scope", "send"], "needs --sender or --any-sender"),
-        (["new", "shop", "--scope", "send", "--sender", "shop"], "expected an address or @domain"),
-        (["new", "Shop", "--scope", "usage"], "letters of lower case"),
-        (["new", "shop", "--scope", "usage", "--network", "192.0.2.1/24"], "--network"),
-        (["new", "shop", "--scope", "usage", "--expires", "2001-01-01"], "in the past"),
-        (["new", "shop", "--scope", "usage", "--tenant", "*"], "--tenant"),
-        (["new", "shop", "--scope", "usage", "--any-tenant", "--sees", "tenant"], "--sees all"),
-        (["new", "shop", "--scope", "usage", "--any-tenant", "--tenant", ""], "exclude"),
-        (["set", "news", "--priorities", "9-0"], "--priorities"),
-        (["set", "news", "--credential", "*"], "--any-credential"),
-        (["set", "news"], "nothing to change"),
-        (["set", "nwes", "--scope", "usage"], "did you mean news?"),
-        (["revoke", "news", "other"], "there is no key other"),
-        (["rotate", "news", "--overlap", "soon"], "--overlap"),
-    ],
-)
+MISTAKES: list[tuple[list[str], str]] = [
+    (["new", "shop"], "--scope is missing: give some of send,"),
+    (["new", "shop", "--scope", "sned"], "did you mean 'send'?"),
+    (["new", "shop", "--scope", "send"], "needs --sender or --any-sender"),
+    (["new", "shop", "--scope", "send", "--sender", "shop"], "expected an address or @domain"),
+    (["new", "Shop", "--scope", "usage"], "letters of lower case"),
+    (["new", "shop", "--scope", "usage", "--network", "192.0.2.1/24"], "--network"),
+    (["new", "shop", "--scope", "usage", "--expires", "2001-01-01"], "in the past"),
+    (["new", "shop", "--scope", "usage", "--tenant", "*"], "--tenant"),
+    (["new", "shop", "--scope", "usage", "--any-tenant", "--sees", "tenant"], "--sees all"),
+    (["new", "shop", "--scope", "usage", "--any-tenant", "--tenant", ""], "exclude"),
+    (["set", "news", "--priorities", "9-0"], "--priorities"),
+    (["set", "news", "--credential", "*"], "--any-credential"),
+    (["set", "news"], "nothing to change"),
+    (["set", "nwes", "--scope", "usage"], "did you mean news?"),
+    (["revoke", "news", "other"], "there is no key other"),
+    (["rotate", "news", "--overlap", "soon"], "--overlap"),
+]
+
+
 def test_mistakes_are_named_and_change_nothing(
-    run: Command, db: psycopg.Connection, words: list[str], said: str
+    run: Command, db: psycopg.Connection, subtests: pytest.Subtests
 ) -> None:
     make_key(db, "news")
     before = db.execute("SELECT * FROM api_keys").fetchall()
-    done = run("apikey", *words)
-    assert done.exit_code != 0
-    assert said in done.output, done.output
-    assert db.execute("SELECT * FROM api_keys").fetchall() == before
+    for words, said in MISTAKES:
+        with subtests.test(words=words):
+            done = run("apikey", *words)
+            assert done.exit_code != 0
+            assert said in done.output, done.output
+            assert db.execute("SELECT * FROM api_keys").fetchall() == before

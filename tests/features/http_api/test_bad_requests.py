@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -163,33 +164,37 @@ HEAD = (
 )
 
 
-@pytest.mark.parametrize(
-    ("begin", "goes_on"),
-    [
-        ("GET /v1/key HTTP/1.1\r\nX: ", b"a"),
-        (HEAD + "Content-Length: 100\r\n\r\n", b" "),
-        (HEAD + "Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
-        # endless
-        (HEAD + "Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + b" " * 65536 + b"\r\n"),
-    ],
-)
+ENDLESS: list[tuple[str, bytes]] = [
+    ("GET /v1/key HTTP/1.1\r\nX: ", b"a"),
+    (HEAD + "Content-Length: 100\r\n\r\n", b" "),
+    (HEAD + "Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    # endless
+    (HEAD + "Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + b" " * 65536 + b"\r\n"),
+]
+
+
 def test_a_request_that_does_not_end(
-    as_api: str, tmp_path: Path, db: psycopg.Connection, begin: str, goes_on: bytes
+    as_api: str, tmp_path: Path, db: psycopg.Connection, subtests: pytest.Subtests
 ) -> None:
-    with serving_api(tmp_path, as_api, limits={"request": _REQUEST_S}) as api:
+    with serving_api(tmp_path, as_api, limits={"request": _REQUEST_S}) as api, ExitStack() as stack:
         token = make_key(db, "shop")
         assert api.send("GET", "/v1/key", token).status == 200
-        with socket.create_connection(("127.0.0.1", api.port), 20) as client:
+        clients = []
+        for begin, goes_on in ENDLESS:
+            client = socket.create_connection(("127.0.0.1", api.port), 20)
+            clients.append((stack.enter_context(client), goes_on))
             client.sendall(begin.format(token).encode())
+        for client, goes_on in clients:
+            with subtests.test(goes_on=goes_on[:20]):
 
-            def is_closed() -> bool:
-                try:
-                    client.sendall(goes_on)
-                except ConnectionError:
-                    return True
-                return False
+                def is_closed(client: socket.socket = client, goes_on: bytes = goes_on) -> bool:
+                    try:
+                        client.sendall(goes_on)
+                    except ConnectionError:
+                        return True
+                    return False
 
-            until(is_closed)
+                until(is_closed)
         assert api.send("GET", "/v1/key", token).status == 200
         assert column(db, "SELECT count(*) FROM messages") == [0]
 

@@ -196,26 +196,26 @@ def test_streams_are_bounded(db: psycopg.Connection, api: ServedApi) -> None:
     until(lambda: api.send("GET", "/v1/events?wait=1", token).status == 200)
 
 
-@pytest.mark.parametrize(
-    ("query", "status", "word", "said"),
-    [
-        ("after=x", 400, "invalid", "no cursor"),
-        ("after=1.2.3&since=2020-01-01T00:00:00Z", 400, "invalid", "exclude"),
-        ("since=2020-01-01T00:00:00", 400, "invalid", "since"),
-        ("kind=delivered,bounce", 400, "invalid", "did you mean 'bounced'?"),
-        ("limit=1001", 400, "invalid", "limit"),
-        ("wait=31", 400, "invalid", "wait"),
-        ("aftre=1.2.3", 400, "invalid", "'after'"),
-        ("after=1.2.3", 409, "cursor-gone", "since"),
-    ],
-)
-def test_mistakes(
-    db: psycopg.Connection, api: ServedApi, query: str, status: int, word: str, said: str
-) -> None:
-    answer = api.send("GET", f"/v1/events?{query}", make_key(db, "shop", "events"))
-    assert (answer.status, answer.members["type"]) == (status, f"urn:pgmta:problem:{word}")
-    assert said in answer.members["detail"]
-    assert answer.members["errors"]
+MISTAKES: list[tuple[str, int, str, str]] = [
+    ("after=x", 400, "invalid", "no cursor"),
+    ("after=1.2.3&since=2020-01-01T00:00:00Z", 400, "invalid", "exclude"),
+    ("since=2020-01-01T00:00:00", 400, "invalid", "since"),
+    ("kind=delivered,bounce", 400, "invalid", "did you mean 'bounced'?"),
+    ("limit=1001", 400, "invalid", "limit"),
+    ("wait=31", 400, "invalid", "wait"),
+    ("aftre=1.2.3", 400, "invalid", "'after'"),
+    ("after=1.2.3", 409, "cursor-gone", "since"),
+]
+
+
+def test_mistakes(db: psycopg.Connection, api: ServedApi, subtests: pytest.Subtests) -> None:
+    token = make_key(db, "shop", "events")
+    for query, status, word, said in MISTAKES:
+        with subtests.test(query=query):
+            answer = api.send("GET", f"/v1/events?{query}", token)
+            assert (answer.status, answer.members["type"]) == (status, f"urn:pgmta:problem:{word}")
+            assert said in answer.members["detail"]
+            assert answer.members["errors"]
 
 
 def test_a_subscription_that_meets_an_open_transaction_is_tried_again(

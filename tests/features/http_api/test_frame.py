@@ -117,6 +117,7 @@ def check(folder: Path, uri: str, **changes: Any) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_mistakes_of_listeners_are_named(
     database: str, db: psycopg.Connection, tmp_path: Path
 ) -> None:

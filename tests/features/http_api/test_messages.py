@@ -147,6 +147,7 @@ def test_searches(api: ServedApi, db: psycopg.Connection) -> None:
         assert api.send("GET", f"/v1/messages?{query}", token).status in (400, 403), query
 
 
+@pytest.mark.slow
 def test_pages_have_each_recipient_once_while_mail_moves(
     api: ServedApi, db: psycopg.Connection, database: str
 ) -> None:

@@ -535,6 +535,7 @@ def _scans(db: psycopg.Connection) -> int:
     return int(number)
 
 
+@pytest.mark.slow
 def test_a_table_is_bound_again_and_unbound_while_programs_use_it(
     uri: str, owner: psycopg.Connection
 ) -> None:

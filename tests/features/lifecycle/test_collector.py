@@ -273,6 +273,7 @@ def test_a_row_that_the_database_refuses_is_set_aside(
     until(lambda: fetch(accounts, MAILS) == (4,))
 
 
+@pytest.mark.slow
 def test_a_bad_template_lets_the_tokens_of_its_action_wait(
     accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from base64 import b64encode, urlsafe_b64decode
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from pgmta.compose.token import KeyRing, Purpose, TokenKey
 from pgmta.postgres.embedded.programs import tool
@@ -59,6 +60,7 @@ def test_links_arrive(accounts: psycopg.Connection, system: System, tmp_path: Pa
     assert fetch(accounts, why, secret) == ("consumed",)
 
 
+@pytest.mark.slow
 def test_no_dump_log_or_file_of_the_server_has_a_token(
     private_server: PrivateServer, tmp_path: Path
 ) -> None:
@@ -106,6 +108,7 @@ def test_no_dump_log_or_file_of_the_server_has_a_token(
         system.clean()
 
 
+@pytest.mark.slow
 def test_mail_waits_for_its_key(
     accounts: psycopg.Connection, system: System, tmp_path: Path
 ) -> None:

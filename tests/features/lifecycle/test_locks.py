@@ -18,6 +18,7 @@ AGAIN = "SELECT lifecycle.mail_again()"
 WAITS = "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s"
 
 
+@pytest.mark.slow
 def test_tokens_that_others_have_locked_make_no_work(
     accounts: psycopg.Connection, database: str, system: System, tmp_path: Path
 ) -> None:

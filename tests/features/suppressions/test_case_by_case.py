@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 import yaml
 from psycopg.types.json import Jsonb
 
@@ -207,6 +208,7 @@ def deferring(cases_: list[Case]) -> Script:
     return script
 
 
+@pytest.mark.slow
 def test_each_case_of_the_table(system: System, db: psycopg.Connection) -> None:
     assert [case.number for case in CASES] == list(range(1, 41))
     db.execute("SELECT suppression_scope('news', '*'), suppression_scope('offers', '*')")

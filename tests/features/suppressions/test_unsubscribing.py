@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
+import pytest
 
 from pgmta.compose.token import KeyRing, LinkNumbers, Purpose, TokenKey
 from pgmta.features import folder
@@ -205,6 +206,7 @@ def test_mail_waits_without_a_url(system: System, campaign: Campaign, tmp_path: 
     assert b"https://mail.example/unsubscribe?token=" in (hop.kept[0].content or b"")
 
 
+@pytest.mark.slow
 def test_suppressed_while_it_waits_for_a_connection(
     system: System, web: Web, campaign: Campaign, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def reasons(db: psycopg.Connection) -> list[str]:
     )
 
 
+@pytest.mark.slow
 async def test_from_each_way_in_to_one_click(
     database: str, news: psycopg.Connection, system: System, web: Web, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from tests.support.rows import column, fetch
 __all__ = ["costly"]
 
 
+@pytest.mark.slow
 async def test_a_suspension_that_takes_too_long_is_set_aside(
     db: psycopg.Connection, costly: CostlyConditions, database: str, command: Command
 ) -> None:

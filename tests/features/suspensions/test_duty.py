@@ -104,6 +104,7 @@ async def test_a_domain_whose_backup_is_suspended_goes_on(
     assert column(db, "SELECT domain FROM suspension_domains") == ["first.example"]
 
 
+@pytest.mark.slow
 async def test_rows_come_back_while_the_log_is_read(duty: Duty, db: psycopg.Connection) -> None:
     """Also if it takes too long; then the task is done, and workers learn the domains."""
     db.execute(FILL.encode(), ("bad", 1, 7, "1 day", 10))  # of a suspension that has ended

@@ -132,6 +132,7 @@ async def test_keys_sort_pause_help_and_quit(database: str, db: psycopg.Connecti
         await eventually(lambda: pilot.app._exit)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("figures")
 async def test_it_goes_on_when_the_database_is_back(database: str, db: psycopg.Connection) -> None:
     away = False

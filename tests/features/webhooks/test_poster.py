@@ -109,6 +109,7 @@ def test_another_process_takes_the_endpoints_of_a_dead_one(
     assert second.alive
 
 
+@pytest.mark.slow
 def test_failures_are_repeated_and_a_success_ends_them(
     system: System, db: psycopg.Connection, add: Add, receiver: Receiver, settings: dict[str, Any]
 ) -> None:

@@ -123,6 +123,7 @@ async def test_a_lost_answer_stays_open_when_the_login_loses_its_rights(
         assert len(subjects(db)) == 2
 
 
+@pytest.mark.slow
 async def test_a_program_that_cancels_all_tasks(database: str, db: psycopg.Connection) -> None:
     """asyncio.run() does so at its end; tasks that wait for an answer in a shield get one."""
     async with cutting(database) as proxy, asyncio.timeout(20):

@@ -116,6 +116,7 @@ def test_connections_that_break_together_come_back(
         runner.run(work())
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_with_a_statement_unread(
     private_server: PrivateServer, runner: asyncio.Runner
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_server_that_dies_with_a_statement_unread(
         runner.run(work())
 
 
+@pytest.mark.slow
 def test_of_several_servers_the_one_that_takes_writes_is_used(
     private_server: PrivateServer, other_server: PrivateServer
 ) -> None:
@@ -205,6 +207,7 @@ async def test_what_was_under_way_on_a_lost_connection_ends(
         await one.close()
 
 
+@pytest.mark.slow
 def test_a_connection_that_broke_before_is_not_used(private_server: PrivateServer) -> None:
     """Otherwise the caller could not know whether the statement was done."""
 

@@ -26,6 +26,7 @@ NAMING = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_no_command_hangs(
     database: str, db: psycopg.Connection, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_what_the_client_could_not_wait_for_stays_with_its_chunks(
         assert kept == (len(LARGE),)
 
 
+@pytest.mark.slow
 def test_large_messages_at_once_all_get_in(
     database: str, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ def no_standby(server: PrivateServer, db: psycopg.Connection) -> None:
     over.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "rolled back"])
 @pytest.mark.parametrize("fault", ["backend", "server"])
 def test_a_commit_whose_connection_breaks_is_looked_up(

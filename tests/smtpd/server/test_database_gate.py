@@ -107,6 +107,7 @@ def test_a_stuck_commit_slows_clients_down_and_then_refuses_before_content(datab
             assert db.execute(statement, [number]).fetchall() == [("two@a", "two@b")]
 
 
+@pytest.mark.slow
 def test_a_database_that_is_away(private_server: PrivateServer) -> None:
     with serving(private_server.uri, relay={"networks": ["127.0.0.1"]}) as port:
 

@@ -51,6 +51,7 @@ def test_hostile_mail_shows_its_source(sink: Sink, what: str) -> None:
         assert client.reply()[:3] == "220"
 
 
+@pytest.mark.slow
 def test_odd_mail_is_shown_soon(shared: Sink) -> None:
     for what, content in ODD.items():
         began = time.monotonic()
@@ -72,6 +73,7 @@ def test_a_long_subject_stops_nobody(shared: Sink) -> None:
     assert time.monotonic() - began < SLACK
 
 
+@pytest.mark.slow
 def test_of_huge_mail_the_beginning_is_shown(shared: Sink) -> None:
     body = b"--b\n\nhello\n--b\nContent-Disposition: attachment; filename=big\n"
     body += b"Content-Transfer-Encoding: base64\n\n" + (b"A" * 76 + b"\n") * (95 << 20 >> 6)

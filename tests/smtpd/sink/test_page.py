@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from email.message import EmailMessage
 from pathlib import Path
 
+import pytest
+
 from tests.smtpd.sink.sink import Sink
 from tests.support.waiting import PATIENCE
 
@@ -115,6 +117,7 @@ def test_paths_lead_to_mails_alone(shared: Sink) -> None:
     assert shared.ask("/?page=99999999").status == shared.ask("/?page=x").status == 200
 
 
+@pytest.mark.slow
 def test_the_list_has_pages(sink: Sink) -> None:
     for number in range(10_000):
         sink.put(f"Subject: mail {number}\r\n\r\n".encode())

@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.smtpd.sink.sink import SMTPD, Sink
 from tests.support.serving import Client
 from tests.support.waiting import PATIENCE, free_port
@@ -65,6 +67,7 @@ def refused(*command: str) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_errors_name_the_process_that_has_the_port_and_the_folder(
     sink: Sink, tmp_path: Path
 ) -> None:

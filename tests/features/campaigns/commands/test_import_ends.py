@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
+import pytest
 
 from queued.cli.options.progress_bar import ProgressBar
 from tests.features.campaigns.commands.site import Site
@@ -57,6 +58,7 @@ def test_an_import_beside_another_one_is_refused(site: Site, db: psycopg.Connect
     assert site.imported(HEAD + "a@x.example,,\n")["imported"] == 1
 
 
+@pytest.mark.slow
 def test_a_large_list_is_stored_in_batches(site: Site, db: psycopg.Connection) -> None:
     doubled = LINES + LINES.upper() + LINES.replace("@", "@y.")
     found = site.imported(HEAD + doubled)
@@ -71,6 +73,7 @@ def test_the_list_itself_is_not_overwritten(site: Site) -> None:
     assert (found.exit_code, found.stderr) == (2, "error: --errors: it is FILE itself\n")
 
 
+@pytest.mark.slow
 def test_a_terminal_has_a_bar(site: Site) -> None:
     """Both bars go again, and only the result stays."""
     outer, inner = pty.openpty()

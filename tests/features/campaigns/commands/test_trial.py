@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 import yaml
 from click.testing import Result
 
@@ -41,6 +42,7 @@ def tried(site: Site, *words: str) -> tuple[Result, dict[str, Any]]:
     return result, json.loads(result.stdout) if result.stdout else {}
 
 
+@pytest.mark.slow
 def test_a_right_and_a_wrong_credential(
     site: Site, system: System, db: psycopg.Connection, tmp_path: Path
 ) -> None:

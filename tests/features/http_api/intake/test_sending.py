@@ -112,9 +112,7 @@ def test_each_form_of_mail_is_stored_for_its_key(api: ServedApi, db: psycopg.Con
     assert column(db, "SELECT count(*) FROM api_uploads") == [0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
+WRONG: list[tuple[dict[str, Any], tuple[int, str, str]]] = [
         ({"from": "x@other.example"}, (403, "sender-refused", "/from")),
         ({"sender": "x@other.example"}, (403, "sender-refused", "/sender")),
         # as the database reads it: the last address counts
@@ -138,20 +136,23 @@ def test_each_form_of_mail_is_stored_for_its_key(api: ServedApi, db: psycopg.Con
         ({"attachments": [{"name": "a", "content": "?"}]}, (422, "invalid", "/attachments/0")),
         ({"send_at": "tomorrow"}, (422, "invalid", "/send_at")),
         ({"key": "1"}, (422, "invalid", "/key")),
-    ],
-)  # fmt: skip
+    ]  # fmt: skip
+
+
 def test_what_is_wrong_is_named_and_nothing_stored(
-    api: ServedApi, db: psycopg.Connection, changes: dict[str, Any], expected: tuple[int, str, str]
+    api: ServedApi, db: psycopg.Connection, subtests: pytest.Subtests
 ) -> None:
     token = make_key(db, "shop", tenant="t1")
-    mail = {name: value for name, value in {**MAIL, **changes}.items() if value is not None}
-    answer = post(api, token, mail, Idempotency_Key="one")
-    assert problem(answer) == expected, answer
-    if "subjekt" in mail:
-        assert "subject" in answer.members["detail"]
-    assert column(db, "SELECT count(*) FROM messages") == [0]
-    # the request is mended, and repeated with its key
-    assert post(api, token, MAIL, Idempotency_Key="one").status == 202
+    for number, (changes, expected) in enumerate(WRONG):
+        with subtests.test(changes=changes):
+            mail = {name: value for name, value in {**MAIL, **changes}.items() if value is not None}
+            answer = post(api, token, mail, Idempotency_Key=f"{number}")
+            assert problem(answer) == expected, answer
+            if "subjekt" in mail:
+                assert "subject" in answer.members["detail"]
+            assert column(db, "SELECT count(*) FROM messages") == [number]
+            # the request is mended, and repeated with its key
+            assert post(api, token, MAIL, Idempotency_Key=f"{number}").status == 202
 
 
 def test_from_of_templates_and_contents_has_to_be_of_the_key(
@@ -259,9 +260,7 @@ def test_suppressed_recipients_are_named(api: ServedApi, db: psycopg.Connection)
     assert batch.members["data"][0]["suppressed"][0]["recipient"] == "ann@b.example"
 
 
-@pytest.mark.parametrize(
-    ("parts", "expected"),
-    [
+BAD_UPLOADS: list[tuple[list[tuple[str, str, bytes]], tuple[int, str]]] = [
         ([('name="file"; filename="a"', "text/plain", b"x")], (422, "invalid")),
         ([('name="message"', "application/json", b"{")], (400, "not-json")),
         ([('name="message"', "application/json", b"x" * (2 << 20))], (413, "body-size")),
@@ -274,17 +273,19 @@ def test_suppressed_recipients_are_named(api: ServedApi, db: psycopg.Connection)
            b'{"sender": "shop@example.org", "recipients": ["a@b.example"]}'),
           ('name="content"', "message/rfc822", RAW + b"a\nb\r\n" + b"x" * 100_000)],
          (422, "invalid")),
-    ],
-)  # fmt: skip
+    ]  # fmt: skip
+
+
 def test_a_bad_upload_leaves_nothing(
-    api: ServedApi, db: psycopg.Connection, parts: list[tuple[str, str, bytes]],
-    expected: tuple[int, str],
-) -> None:  # fmt: skip
+    api: ServedApi, db: psycopg.Connection, subtests: pytest.Subtests
+) -> None:
     token = make_key(db, "shop")
-    body, fields = multipart(*parts)
-    assert problem(post(api, token, body, **fields))[:2] == expected
-    assert column(db, "SELECT count(*) FROM messages") == [0]
-    assert column(db, "SELECT count(*) FROM api_uploads") == [0]
+    for parts, expected in BAD_UPLOADS:
+        with subtests.test(parts=str(parts)[:100]):
+            body, fields = multipart(*parts)
+            assert problem(post(api, token, body, **fields))[:2] == expected
+            assert column(db, "SELECT count(*) FROM messages") == [0]
+            assert column(db, "SELECT count(*) FROM api_uploads") == [0]
 
 
 def test_a_message_is_no_longer_than_the_database_allows(

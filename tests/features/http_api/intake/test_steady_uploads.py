@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import psycopg
+import pytest
 
 from pgmta.postgres.resources import Resources
 from pgmta_features.http_api.intake.uploads import Uploads
@@ -23,6 +24,7 @@ _WAIT_FOR_LONG = (
 )
 
 
+@pytest.mark.slow
 def test_the_time_of_a_client_is_that_of_its_silence(
     database: str, as_api: str, tmp_path: Path, db: psycopg.Connection
 ) -> None:

@@ -44,6 +44,7 @@ async def costly(database: str) -> AsyncIterator[CostlyConditions]:
     await link.close()
 
 
+@pytest.mark.slow
 async def test_a_rule_that_takes_too_long_is_set_aside(
     db: psycopg.Connection, costly: CostlyConditions, command: Command
 ) -> None:
@@ -65,6 +66,7 @@ async def test_a_rule_that_takes_too_long_is_set_aside(
     assert column(db, aside) == []
 
 
+@pytest.mark.slow
 async def test_the_others_are_applied_when_a_rule_takes_too_long(
     db: psycopg.Connection, costly: CostlyConditions
 ) -> None:

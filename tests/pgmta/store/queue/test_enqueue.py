@@ -207,6 +207,7 @@ async def test_a_message_that_is_there_already_is_stored_once_and_counts_for_its
     assert column(db, "SELECT id FROM messages") == [300]
 
 
+@pytest.mark.slow
 async def test_reserved_ids_are_nobody_elses_after_a_crash(private_server: PrivateServer) -> None:
     """Whoever has them goes on after it, and would take the mail of another one for its own."""
     link = Link(private_server.uri, "before")

@@ -241,6 +241,7 @@ def test_faults_of_the_whole_server(
     assert "autovacuum is off: the queue grows" in said["autovacuum"]
 
 
+@pytest.mark.slow
 def test_bloat_is_what_vacuum_left(
     patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +297,7 @@ def test_a_login_that_sees_little_is_told_so(patient: Doctor, db: psycopg.Connec
     assert found["due mail"][0]["severity"] == "ok"
 
 
+@pytest.mark.slow
 def test_a_session_that_blocks_others_is_named(
     patient: Doctor, db: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +395,7 @@ def test_the_disk_of_the_server_is_looked_at_or_unknown(
     assert not db.execute("SELECT FROM pg_class WHERE relname = 'room'").fetchall()
 
 
+@pytest.mark.slow
 def test_the_output_for_people(patient: Doctor, db: psycopg.Connection) -> None:
     db.execute(LIVING.encode())
     db.execute("DELETE FROM daemons WHERE program = 'queued'")

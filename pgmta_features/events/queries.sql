@@ -87,7 +87,7 @@ ORDER BY t.name
 
 -- name: later
 -- Insert events that wait for a table.
-SELECT events, reason FROM event_table_later(%(name)s)
+SELECT events, reason, fast FROM event_table_later(%(name)s)
 
 -- name: functions
 -- Whether a function is called with events.

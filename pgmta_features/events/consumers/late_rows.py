@@ -31,12 +31,19 @@ def _make(process: QueuedProcess) -> Work:
     reasons: dict[str, str] = {}
 
     async def insert() -> None:
-        for (name,) in await link.run(_SQL["late_tables"]):
-            ((events, reason),) = await link.run(_SQL["later"], {"name": name})
-            numbers[(name,)] = numbers.get((name,), 0.0) + events
-            if reason and reasons.get(name) != reason:
-                reasons[name] = reason
-                log.warning("events are inserted later", table=name, reason=reason)
+        names = [name for (name,) in await link.run(_SQL["late_tables"])]
+        while names:
+            names = [name for name in names if await insert_some(name)]
+
+    async def insert_some(name: str) -> bool:
+        """Return whether there may be more that the table takes at once."""
+        process.schema.require()
+        ((events, reason, fast),) = await link.run(_SQL["later"], {"name": name})
+        numbers[(name,)] = numbers.get((name,), 0.0) + events
+        if reason and reasons.get(name) != reason:
+            reasons[name] = reason
+            log.warning("events are inserted later", table=name, reason=reason)
+        return bool(events and fast)
 
     def values() -> Values:
         return {_ROWS: dict(numbers)}

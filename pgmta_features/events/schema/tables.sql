@@ -137,16 +137,12 @@ COMMENT ON FUNCTION event_table_fault IS
     'Why events may not be inserted into a table with the rights of the owner of pgmta; null: nothing there runs code of '
     'others, and nothing is checked later than the insert. The caller has a lock of the table, so that it stays as it is.';
 
-CREATE FUNCTION event_rows_put(consumer event_tables, of_commit bigint, of_at timestamptz, behind integer, last integer,
-    OUT events bigint, OUT seconds double precision
-) LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+CREATE FUNCTION event_table_open(consumer event_tables) RETURNS void
+    LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
     fault text;
-    times timestamptz[];
-    documents jsonb[];
-    began timestamptz;
 BEGIN
-    -- What is checked is what the insert finds: the snapshot is newer than the lock, and the view means the table itself, so
+    -- What is checked is what the inserts find: the snapshot is newer than the lock, and the view means the table itself, so
     -- another one that takes its name meanwhile changes nothing.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'the transaction of the outcome was not READ COMMITTED'
@@ -158,6 +154,21 @@ BEGIN
     IF fault IS NOT NULL THEN
         RAISE EXCEPTION '%', fault USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
+END $$;
+COMMENT ON FUNCTION event_table_open IS
+    'Locks a table of an application until the end of the transaction, and raises an error if events may not be inserted there. '
+    'Waits 0.1 s for a lock, which is less than PostgreSQL waits before it looks for deadlocks.';
+
+CREATE FUNCTION event_rows_put(consumer event_tables, of_commit bigint, of_at timestamptz, behind integer, last integer,
+    OUT reached integer, OUT events bigint, OUT slow text
+) LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+DECLARE
+    max_s CONSTANT double precision := 0.1;  -- then it begins no further row
+    times timestamptz[];
+    documents jsonb[];
+    began timestamptz;
+    seconds double precision;
+BEGIN
     SELECT array_agg(f.at), array_agg(f.document) INTO times, documents
     FROM events_read(NULL, last, NULL, consumer.viewer, consumer.tenant, of_commit, of_at, behind, last) AS f
     WHERE f.id IS NOT NULL;
@@ -165,26 +176,34 @@ BEGIN
     EXECUTE format(
         'INSERT INTO pgmta.%I (id, type, at, message_id, recipient, document) '
         'SELECT f.document ->> ''id'', f.document ->> ''type'', f.at, (f.document ->> ''message_id'')::bigint, '
-        'f.document ->> ''recipient'', f.document FROM unnest($1, $2) AS f (at, document) ON CONFLICT (id) DO NOTHING',
+        'f.document ->> ''recipient'', f.document FROM unnest($1, $2) WITH ORDINALITY AS f (at, document, n) '
+        -- PostgreSQL asks before each row, when it has inserted the one before
+        'WHERE f.n = 1 OR clock_timestamp() < $3 ON CONFLICT (id) DO NOTHING',
         event_view(consumer.number))
-    USING times, documents;
+    USING times, documents, began + max_s * interval '1 second';
     GET DIAGNOSTICS events = ROW_COUNT;
     seconds := extract(epoch FROM clock_timestamp() - began);
+    IF seconds > max_s THEN
+        slow := format('an insert took %s s', round(seconds::numeric, 1));
+        EXECUTE format(
+            'SELECT min(split_part(f.document ->> ''id'', ''-'', 2)::integer) - 1 FROM unnest($1) AS f (document) '
+            'WHERE NOT EXISTS (SELECT FROM pgmta.%I AS r WHERE r.id = f.document ->> ''id'')', event_view(consumer.number))
+        INTO reached USING documents;
+    END IF;
+    reached := coalesce(reached, last);
 END $$;
 COMMENT ON FUNCTION event_rows_put IS
-    'Inserts events of a statement, those with places in (behind, last], into a table of an application, and returns how many '
-    'were new, and how long the table took. Waits 0.1 s for a lock, which is less than PostgreSQL waits before it looks for deadlocks.';
+    'Inserts events of a statement, those with places in (behind, last], into a table of an application, for 0.1 s; at least one. '
+    'Returns the place that it reached, how many were new, and that it took longer; null: it did not. After event_table_open().';
 
 CREATE FUNCTION event_tables_fill() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    max_events CONSTANT integer := 1000;  -- with their outcome: more would keep its commit waiting
-    max_s CONSTANT double precision := 0.1;  -- of an insert
+    max_events CONSTANT integer := 1000;  -- with their outcome: the documents of more would keep its commit waiting
     consumer event_tables;
     put integer;  -- events that the table has
     why text;
     tried boolean;
-    seconds double precision;
 BEGIN
     FOR consumer IN SELECT * FROM event_tables AS t ORDER BY t.name LOOP
         why := CASE WHEN NEW.events > max_events THEN 'many events at once'
@@ -195,10 +214,10 @@ BEGIN
         put := 0;
         IF tried THEN
             BEGIN
-                SELECT p.seconds INTO seconds FROM event_rows_put(consumer, NEW.commit, NEW.at, 0, NEW.events) AS p;
-                put := NEW.events;
-                -- nothing is left, but the next outcomes don't try
-                IF seconds > max_s THEN why := format('an insert took %s s', round(seconds::numeric, 1)); END IF;
+                PERFORM event_table_open(consumer);
+                -- if it was slow the next outcomes don't try, also if nothing is left of this one
+                SELECT p.reached, p.slow INTO put, why
+                FROM event_rows_put(consumer, NEW.commit, NEW.at, 0, NEW.events) AS p;
             EXCEPTION WHEN OTHERS THEN  -- whatever an application does to its table stops no outcome
                 why := left(SQLERRM, 1000);
             END;
@@ -213,47 +232,50 @@ END $$;
 COMMENT ON FUNCTION event_tables_fill IS
     'At the end of a transaction: inserts the events of a statement into tables of applications, or notes that it could not.';
 
-CREATE FUNCTION event_table_later(table_name text, OUT events bigint, OUT reason text)
+CREATE FUNCTION event_table_later(table_name text, OUT events bigint, OUT reason text, OUT fast boolean)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     max_events CONSTANT integer := 1000;  -- of an insert
-    fast_s CONSTANT double precision := 0.1;  -- an insert that takes less is followed by a larger one
     until CONSTANT timestamptz := clock_timestamp() + interval '1 second';
     consumer event_tables;
     late event_retries;
-    size integer := 1;
+    opened boolean := false;
     upto integer;
     put record;
     state text;
 BEGIN
     SELECT * INTO consumer FROM event_tables AS t WHERE t.name = table_name;
     events := 0;
+    fast := true;
     FOR late IN
         SELECT * FROM event_retries AS l WHERE l.name = consumer.name AND l.next_try <= now()
-        ORDER BY l.next_try, l.commit, l.place LIMIT 100 FOR UPDATE SKIP LOCKED
+        ORDER BY l.next_try, l.commit, l.place LIMIT 1000 FOR UPDATE SKIP LOCKED
     LOOP
         reason := late.reason;
         state := NULL;
         WHILE state IS NULL AND clock_timestamp() < until LOOP
-            upto := least(late.last, late.place + size);
+            upto := least(late.last, late.place + max_events);
             BEGIN
+                IF NOT opened THEN PERFORM event_table_open(consumer); END IF;
                 put := event_rows_put(consumer, late.commit, late.at, late.place, upto);
             EXCEPTION WHEN query_canceled OR OTHERS THEN  -- by the statement_timeout of queued
                 state := SQLSTATE;
                 reason := left(SQLERRM, 1000);
                 CONTINUE;
             END;
+            opened := true;
             events := events + put.events;
-            IF put.seconds < fast_s THEN size := least(4 * size, max_events); END IF;
-            IF upto = late.last THEN
+            fast := fast AND put.slow IS NULL;
+            IF put.reached = late.last THEN
                 DELETE FROM event_retries AS l WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
                 EXIT;
             END IF;
-            UPDATE event_retries AS l SET place = upto WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
-            late.place := upto;
+            UPDATE event_retries AS l SET place = put.reached
+            WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
+            late.place := put.reached;
         END LOOP;
-        IF left(state, 2) IN ('22', '23', '54') AND late.last > late.place + 1 THEN
-            -- one that the table refuses keeps no other from its place, so they go one by one
+        IF (left(state, 2) IN ('22', '23', '54') OR state = '57014') AND late.last > late.place + 1 THEN
+            -- one that the table refuses, or for which it takes too long, keeps no other out, so they go one by one
             UPDATE event_retries AS l SET last = late.place + 1
             WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
             INSERT INTO event_retries (name, commit, at, place, last, noted_at, reason)
@@ -264,8 +286,11 @@ BEGIN
                 next_try = clock_timestamp() + least(2 ^ least(l.tries, 10), 60) * interval '1 second'
             WHERE (l.name, l.commit, l.place) = (late.name, late.commit, late.place);
         END IF;
-        -- anything else would meet the next ones too
-        EXIT WHEN left(state, 2) NOT IN ('22', '23', '54') OR clock_timestamp() > until;
+        IF left(state, 2) NOT IN ('22', '23', '54') THEN  -- anything else would meet the next ones too
+            fast := false;
+            EXIT;
+        END IF;
+        EXIT WHEN clock_timestamp() > until;
     END LOOP;
     IF reason IS NOT NULL THEN
         UPDATE event_tables AS t SET later = t.later + events, error = reason, failed_at = clock_timestamp()
@@ -273,8 +298,8 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION event_table_later IS
-    'Inserts what a table did not take with its outcome, for about 1 s: few events at first, and more while the table is fast. '
-    'An event that it refuses is tried again after 1 s to 60 s. Returns how many were inserted, and the last reason.';
+    'Inserts what a table did not take with its outcome, for about 1 s, and keeps what it has inserted each 0.1 s. An event '
+    'that it refuses is tried again after 1 s to 60 s. Returns how many were inserted, the last reason, and whether the table was fast.';
 
 CREATE FUNCTION event_table_statements(words text) RETURNS TABLE (role text, statements text)
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$

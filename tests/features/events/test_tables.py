@@ -64,9 +64,11 @@ HOSTILE = {
 
 MANY = """
 INSERT INTO attempts (ended_at, started_at, row_id, message_id, lease_token, attempt, code,
-    event, sender, recipient, domain, worker, host, command, enhanced, reply)
-SELECT now(), now(), n, n, 1, 1, 250, 'delivered', '', '', 'b.example', '', '', '', '', ''
-FROM generate_series(1, 2500) AS n
+    event, sender, recipient, domain, worker, host, command, enhanced, reply, submitted_by,
+    metadata)
+SELECT now(), now(), n, n, 1, 1, 250, 'delivered', '', '', 'b.example', '', '', '', '', '',
+    CASE n %% 2 WHEN 0 THEN 'me' ELSE 'you' END, CASE n WHEN 2 THEN %s ELSE '{}' END::jsonb
+FROM generate_series(1, %s) AS n
 """
 
 
@@ -88,10 +90,15 @@ def ids(db: psycopg.Connection, table: str = "shop.events") -> list[str]:
 
 def slow_after(db: psycopg.Connection, seconds: float) -> None:
     """Have an insert count as slow after so long a time, whatever else the machine does."""
-    (defined,) = fetch(db, "SELECT pg_get_functiondef('event_tables_fill'::regproc)")
+    (defined,) = fetch(db, "SELECT pg_get_functiondef('event_rows_put'::regproc)")
     changed, times = re.subn(r"(max_s CONSTANT .*:= )[\d.]+;", rf"\g<1>{seconds};", defined)
     assert times == 1
     db.execute(changed.encode())
+
+
+def many(db: psycopg.Connection, count: int, metadata: str = "{}") -> None:
+    """Have so many events in one statement; the second one has the metadata."""
+    db.execute(MANY, (metadata, count))
 
 
 def reasons(db: psycopg.Connection) -> list[str]:
@@ -208,22 +215,39 @@ def test_a_slow_table_delays_few_outcomes(db: psycopg.Connection, filled: None) 
     assert fetch(db, "SELECT later, left(error, 14) FROM event_tables") == (19, "an insert took")
 
 
+def test_a_slow_table_gets_a_part_with_the_outcome_and_the_rest_later(
+    db: psycopg.Connection, shop: None
+) -> None:
+    db.execute("SELECT events_into('shop.events', viewer => 'me')")
+    slow_after(db, 0)
+    many(db, 9)
+    messages = "SELECT message_id FROM shop.events ORDER BY message_id"
+    assert column(db, messages) == [2]
+    assert fetch(db, "SELECT place, last FROM event_retries") == (3, 9)
+    later(db)
+    assert column(db, messages) == [2, 4, 6, 8]
+
+
 @pytest.mark.slow
 def test_what_a_slow_table_gets_later_is_bounded_by_time(
     db: psycopg.Connection, database: str, filled: None
 ) -> None:
+    """By that of a round, and by the statement_timeout of a single event."""
     slow_down(db)
+    slow_after(db, 0.1)
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE shop.events IN ACCESS EXCLUSIVE MODE")
-        send(db, *(f"r{place}@b.example" for place in range(1000)))
+        many(db, 3, json.dumps({f"word{place}": place for place in range(1000)}))
     once = "SELECT reason FROM event_table_later('shop.events')"
     db.execute("SET statement_timeout = '0.2s'")
     assert "statement timeout" in column(db, once)[0]
+    while len(ids(db)) < 2:
+        db.execute(once)
     db.execute("RESET statement_timeout")
-    assert column(db, "SELECT tries FROM event_retries") == [1]
-    db.execute(MANY)
+    assert column(db, "SELECT place FROM event_retries") == [1]
+    many(db, 2500)
     db.execute(once)
-    assert 0 < len(ids(db)) < 2500
+    assert 2 < len(ids(db)) < 2500
     db.execute("DELETE FROM event_retries WHERE last - place > 100")
     later(db)
     assert reasons(db) == []
@@ -313,7 +337,7 @@ def test_what_does_not_fit_into_an_outcome_comes_later(
     db: psycopg.Connection, database: str, filled: None
 ) -> None:
     """Many events at once, and transactions that would not see a change of the table."""
-    db.execute(MANY)
+    many(db, 2500)
     with psycopg.connect(database) as other:
         other.isolation_level = IsolationLevel.REPEATABLE_READ
         attempt(other, 9000, 9000)

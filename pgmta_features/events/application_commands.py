@@ -13,7 +13,7 @@ from pgmta.command import EXIT_FAILURE, print_json, print_line, print_text
 from pgmta.postgres.operator import connected
 from pgmta_features.events.event_table import EventTable
 from pgmta_features.events.subscribing import repeat_subscribing
-from queued.cli.options.queue_command import command, database_of
+from queued.cli.options.queue_command import command, database_of, who
 
 _sent_by = click.option(
     "--sent-by", metavar="LOGIN", help="Only events of mail that this login submitted."
@@ -36,7 +36,7 @@ async def table(
     code: docs/programs/events.md.
     """
     async with connected(database_of(config)) as db:
-        events = EventTable(db)
+        events = EventTable(db, who())
         if create:
             role, statements = await events.table_statements(name)
             try:
@@ -66,7 +66,7 @@ async def function(
     """
     name = name.removesuffix("(jsonb)")
     async with connected(database_of(config)) as db:
-        call = partial(EventTable(db).call, name, login, sent_by, tenant)
+        call = partial(EventTable(db, who()).call, name, login, sent_by, tenant)
         subscription = await repeat_subscribing(call)
     _print(subscription, f"{subscription} is called with events", as_json)
 

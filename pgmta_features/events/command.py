@@ -36,6 +36,7 @@ from queued.cli.options.queue_command import (
     database_of,
     print_rows,
     read_since,
+    who,
 )
 
 _DEFAULT_SINCE = timedelta(hours=1)
@@ -175,7 +176,7 @@ async def subscribe(config: Path, name: str, as_json: bool) -> None:
     committed after this command has its events.
     """
     async with connected(database_of(config)) as db:
-        new = await repeat_subscribing(partial(EventTable(db).subscribe, name, "reader"))
+        new = await repeat_subscribing(partial(EventTable(db, who()).subscribe, name, "reader"))
     if as_json:
         print_json({"name": name, "new": new})
     else:

@@ -19,11 +19,12 @@ class EventTable:
     """Reads events, and changes subscriptions. The methods raise Blocked and psycopg.Error.
 
     Open transactions that have changed mail hold up `subscribe`, `unsubscribe`, `into` and `call`:
-    see `repeat_subscribing`.
+    see `repeat_subscribing`. `who` is noted with a new subscription; None: the login.
     """
 
-    def __init__(self, db: OperatorConnection) -> None:
+    def __init__(self, db: OperatorConnection, who: str | None = None) -> None:
         self._db = db
+        self._who = who
 
     async def page(self, after: str | None, kinds: Sequence[str]) -> list[dict[str, Any]]:
         """Return the next events behind a cursor; none: there are no more now.
@@ -48,7 +49,8 @@ class EventTable:
 
     async def subscribe(self, name: str, kind: str) -> bool:
         """Subscribe, and return whether the subscription is new."""
-        return bool(await self._value("subscribe", {"name": name, "kind": kind}, "new"))
+        fields = {"name": name, "kind": kind, "who": self._who}
+        return bool(await self._value("subscribe", fields, "new"))
 
     async def unsubscribe(self, name: str) -> bool:
         """End a subscription, and return whether there was one."""
@@ -67,7 +69,7 @@ class EventTable:
 
     async def into(self, table: str, viewer: str | None, tenant: str | None) -> str:
         """Have events inserted into a table; return the name of the subscription."""
-        fields = {"table": table, "viewer": viewer, "tenant": tenant}
+        fields = {"table": table, "viewer": viewer, "tenant": tenant, "who": self._who}
         return str(await self._value("into", fields, "name"))
 
     async def call(
@@ -75,7 +77,7 @@ class EventTable:
     ) -> str:
         """Have a function called with events; return the name of the subscription."""
         fields = {"function": function, "login": login, "viewer": viewer, "tenant": tenant}
-        return str(await self._value("call", fields, "name"))
+        return str(await self._value("call", {**fields, "who": self._who}, "name"))
 
     async def _value(self, statement: str, fields: dict[str, Any], column: str) -> Any:
         (row,) = await self._db.rows(_SQL[statement], fields)

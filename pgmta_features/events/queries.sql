@@ -44,7 +44,7 @@ SELECT events_reader()
 
 -- name: subscribe
 -- Subscribe; whether the subscription is new.
-SELECT events_subscribe(%(name)s, %(kind)s) AS new
+SELECT events_subscribe(%(name)s, %(kind)s, %(who)s) AS new
 
 -- name: unsubscribe
 -- End a subscription; whether there was one.
@@ -68,11 +68,11 @@ SELECT role, statements FROM event_table_statements(%(table)s)
 
 -- name: into
 -- Have events inserted into a table.
-SELECT events_into(%(table)s, %(viewer)s, %(tenant)s) AS name
+SELECT events_into(%(table)s, %(viewer)s, %(tenant)s, %(who)s) AS name
 
 -- name: call
 -- Have a function called with events.
-SELECT events_call(%(function)s, %(login)s, %(viewer)s, %(tenant)s) AS name
+SELECT events_call(%(function)s, %(login)s, %(viewer)s, %(tenant)s, %(who)s) AS name
 
 -- name: retries
 -- Whether events wait for a table.

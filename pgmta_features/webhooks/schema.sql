@@ -166,7 +166,7 @@ BEGIN
     SELECT coalesce(v.tenant, webhook_add.tenant) AS tenant, v.viewer INTO seen FROM webhook_view() AS v;
     PERFORM webhook_check_secret(secret);
     -- first, and always: it waits for whoever removes the last endpoint and has not committed
-    PERFORM events_subscribe('webhooks', 'webhook');
+    PERFORM events_subscribe('webhooks', 'webhook', webhook_who(who));
     IF (SELECT count(*) FROM webhooks AS w WHERE w.tenant IS NOT DISTINCT FROM seen.tenant
             AND w.viewer IS NOT DISTINCT FROM seen.viewer) >= most THEN
         RAISE EXCEPTION 'there are % webhooks already', most USING ERRCODE = 'program_limit_exceeded';

@@ -53,8 +53,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION event_function_fault IS 'Why a login can''t call a function with events; null: it can.';
 
-CREATE FUNCTION events_call(words text, login text DEFAULT NULL, viewer text DEFAULT NULL, tenant text DEFAULT NULL)
-    RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
+CREATE FUNCTION events_call(
+    words text, login text DEFAULT NULL, viewer text DEFAULT NULL, tenant text DEFAULT NULL, who text DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     parts CONSTANT text[] := event_name(words);
     title CONSTANT text := format('%I.%I', parts[1], parts[2]);
@@ -66,7 +67,7 @@ BEGIN
     IF fault IS NOT NULL THEN
         RAISE EXCEPTION '% is not called: %', title, fault USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
-    PERFORM events_subscribe(title, 'function');
+    PERFORM events_subscribe(title, 'function', who);
     INSERT INTO application_functions AS f (name, login, viewer, tenant, cursor)
     VALUES (title, caller, events_call.viewer, events_call.tenant, events_end())
     ON CONFLICT (name) DO UPDATE SET login = excluded.login, viewer = excluded.viewer, tenant = excluded.tenant,

@@ -150,8 +150,8 @@ END $$;
 COMMENT ON FUNCTION event_subscriptions_lock IS
     'Has the transaction change subscriptions alone. Raises object_not_in_prerequisite_state beyond READ COMMITTED.';
 
-CREATE FUNCTION events_subscribe(name text, kind text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pgmta, pg_catalog, pg_temp
+CREATE FUNCTION events_subscribe(name text, kind text, who text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp
     -- all that write mail wait behind the lock of a new trigger, and that lock for their transactions
     SET lock_timeout = '0.2s' AS $$
 DECLARE
@@ -169,12 +169,13 @@ BEGIN
         RETURN false;
     END IF;
     IF NOT EXISTS (SELECT FROM event_subscriptions) THEN PERFORM event_triggers_change(true); END IF;
-    INSERT INTO event_subscriptions (name, kind) VALUES (events_subscribe.name, events_subscribe.kind);
+    INSERT INTO event_subscriptions (name, kind, created_by)
+    VALUES (events_subscribe.name, events_subscribe.kind, coalesce(who, acting()));
     RETURN true;
 END $$;
 COMMENT ON FUNCTION events_subscribe IS
-    'Subscribes to events, and returns whether the subscription is new. From its commit on each outcome has its event. The '
-    'first one makes the triggers, and gives up after 0.2 s (lock_not_available) if open transactions have changed mail: '
+    'Subscribes to events, and returns whether the subscription is new. From its commit on each outcome has its event. `who` is '
+    'noted as the one who made it; null: acting(). The first one makes the triggers, and gives up after 0.2 s (lock_not_available) if open transactions have changed mail: '
     'repeat it. That of a key also does while the last try of any key is less than 5 s ago.';
 
 CREATE FUNCTION events_unsubscribe(name text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER

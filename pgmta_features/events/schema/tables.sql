@@ -193,8 +193,8 @@ BEGIN
     reached := coalesce(reached, last);
 END $$;
 COMMENT ON FUNCTION event_rows_put IS
-    'Inserts events of a statement, those with places in (behind, last], into a table of an application, for 0.1 s; at least one. '
-    'Returns the place that it reached, how many were new, and that it took longer; null: it did not. After event_table_open().';
+    'Inserts events of a statement, those with places in (behind, last], into a table of an application, for 0.1 s, at least '
+    'one. Returns the place that it reached, how many were new, and that it took longer; null: it did not. After event_table_open().';
 
 CREATE FUNCTION event_tables_fill() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -299,7 +299,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION event_table_later IS
     'Inserts what a table did not take with its outcome, for about 1 s, and keeps what it has inserted each 0.1 s. An event '
-    'that it refuses is tried again after 1 s to 60 s. Returns how many were inserted, the last reason, and whether the table was fast.';
+    'that it refuses is tried again after 1 s to 60 s. Returns how many were inserted, the last reason, and whether the table '
+    'was fast.';
 
 CREATE FUNCTION event_table_statements(words text) RETURNS TABLE (role text, statements text)
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
@@ -326,8 +327,8 @@ END $$;
 COMMENT ON FUNCTION event_table_statements IS
     'The statements that make a table for events, and the role that runs them: the owner of its schema.';
 
-CREATE FUNCTION events_into(words text, viewer text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS text
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '0.2s' AS $$
+CREATE FUNCTION events_into(words text, viewer text DEFAULT NULL, tenant text DEFAULT NULL, who text DEFAULT NULL)
+    RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '0.2s' AS $$
 DECLARE
     relation CONSTANT oid := event_table_named(words);
     title CONSTANT text := (SELECT format('%I.%I', n.nspname, c.relname)
@@ -338,7 +339,7 @@ BEGIN
     IF fault IS NOT NULL THEN
         RAISE EXCEPTION 'no events go into %: %', title, fault USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
-    PERFORM events_subscribe(title, 'table');
+    PERFORM events_subscribe(title, 'table', who);
     -- who has written events and not committed would not see the new table
     LOCK TABLE event_commits IN SHARE ROW EXCLUSIVE MODE;
     INSERT INTO event_tables AS t (name, viewer, tenant) VALUES (title, events_into.viewer, events_into.tenant)

@@ -12,6 +12,7 @@ import pytest
 from psycopg import IsolationLevel, errors
 from psycopg.conninfo import conninfo_to_dict
 
+from queued.cli.options.queue_command import who
 from tests.features.events.event_log import events, number, send
 from tests.support.queuectl import queuectl
 from tests.support.rows import attempt, column, fetch
@@ -385,6 +386,7 @@ def test_queuectl_makes_a_table_for_an_application(
         assert (code, f"{login} runs:\nCREATE TABLE" in said) == (1, True), said
         code, said = run("table", "shop.mail_events", "--create")
         assert (code, said.split(";")[0]) == (0, "events go into shop.mail_events")
+        assert column(db, "SELECT created_by FROM event_subscriptions") == [who()]
         owner = "SELECT tableowner FROM pg_tables WHERE schemaname = 'shop'"
         assert column(db, owner) == [login]
         with psycopg.connect(uri) as application:

@@ -328,7 +328,8 @@ CREATE FUNCTION webhook_lag(cursor text) RETURNS float8 LANGUAGE sql STABLE SECU
     ORDER BY l.number LIMIT 1
 $$;
 COMMENT ON FUNCTION webhook_lag IS
-    'The age in seconds of the oldest event behind a cursor, whether or not an endpoint gets it; null: there is none.';
+    'The age in seconds of the oldest event with a number behind a cursor, whether or not an endpoint gets it; null: there is '
+    'none.';
 
 CREATE FUNCTION webhooks_seen(number bigint DEFAULT NULL, after bigint DEFAULT 0, most integer DEFAULT 1000) RETURNS TABLE (
     id bigint, name text, tenant text, viewer text, url text, kinds text[], condition jsonb, secret text, owner text,
@@ -342,7 +343,8 @@ CREATE FUNCTION webhooks_seen(number bigint DEFAULT NULL, after bigint DEFAULT 0
                 THEN substring(w.url FROM '^[^:]*://[^/?]*') || '/...'
             ELSE w.url END, w.kinds, w.condition, w.secret, w.owner, w.batch, w.state, w.state_at,
         w.reason, w.failing_since, w.failures, w.next_at, w.posted_at, w.created_at, w.created_by, w.earlier_until,
-        (SELECT count(*) FROM webhook_failures AS f WHERE f.webhook_id = w.id)::integer, webhook_lag(w.cursor)
+        (SELECT count(*) FROM webhook_failures AS f WHERE f.webhook_id = w.id)::integer, coalesce(webhook_lag(w.cursor), (
+            SELECT extract(epoch FROM now() - c.at)::float8 FROM event_commits AS c ORDER BY c.commit LIMIT 1))
     FROM webhooks AS w, webhook_view() AS v
     WHERE (v.tenant IS NULL OR w.tenant = v.tenant) AND (v.viewer IS NULL OR w.viewer = v.viewer)
         AND w.id > after AND (number IS NULL OR w.id = number)
@@ -350,7 +352,8 @@ CREATE FUNCTION webhooks_seen(number bigint DEFAULT NULL, after bigint DEFAULT 0
 $$;
 COMMENT ON FUNCTION webhooks_seen IS
     'The endpoints that this session sees, in the order of their ids, or the one of an id. If it acts for a key, the URL of an '
-    'endpoint that an operator has made ends with its host.';
+    'endpoint that an operator has made ends with its host. Their lag is the age of the oldest event that is not posted, also if '
+    'it has no number yet.';
 
 CREATE FUNCTION webhook_failures_seen(endpoint bigint, after text DEFAULT '', most integer DEFAULT 1000) RETURNS TABLE (
     event_id text, kind text, message_id bigint, failed_at timestamptz, reason text, asked_at timestamptz

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from pgmta_features.webhooks.doctor_check import checks
 from queued.cli.queuectl import main
+from tests.features.events.event_log import number, send
 from tests.features.providers.scripted_server import said
 from tests.features.webhooks.conftest import Add
 from tests.features.webhooks.receiver import Receiver
@@ -83,6 +84,25 @@ def test_output_for_machines_has_no_secret_but_once(operator: Operator) -> None:
         assert "key:webhook:" not in found
         if "--json" in words:
             assert f'"id": "{made["id"]}"' in found, words
+
+
+def test_list_says_that_events_wait_for_their_numbers(
+    operator: Operator, db: psycopg.Connection
+) -> None:
+    operator.done("add", "shop", "https://shop.example/")
+
+    def lag() -> float | None:
+        (row,) = json.loads(operator.done("list", "--json"))
+        found: float | None = row["lag"]
+        return found
+
+    assert lag() is None
+    send(db)
+    assert (lag() or 0) > 0
+    number(db)
+    assert (lag() or 0) > 0
+    db.execute("UPDATE pgmta.webhooks SET cursor = pgmta.events_end()")
+    assert lag() is None
 
 
 def test_mistakes_are_named_and_change_nothing(operator: Operator, db: psycopg.Connection) -> None:

@@ -15,6 +15,8 @@ ITERATIONS = 65_536  # clients with Cyrus SASL, such as Postfix, refuse more
 """For SCRAM keys (RFC 7677, section 4). Clients spend the time for them, and smtpd does not."""
 
 MAX_PASSWORD_OCTETS = 1024
+KEY_PREFIX = "key:"
+"""Of the identity of a key of the API, which sees the mail that it submitted. No user has it."""
 
 _MAX_PREPARED_CHARACTERS = 1024  # SASLprep takes microseconds for each
 
@@ -29,6 +31,8 @@ def login_name(text: str) -> str:
         raise ValueError("a login name has 1 to 255 characters")
     if not name.isprintable():
         raise ValueError("a login name has no control characters")
+    if name.startswith(KEY_PREFIX):
+        raise ValueError(f"a login name does not begin with {KEY_PREFIX}, as keys of the API do")
     return name
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from aiosmtpd.smtp import MISSING, AuthResult, LoginPassword
 
 from pgmta.accounts.login import Login
+from pgmta.password import KEY_PREFIX
 
 SUCCESS = "235 2.7.0 Authentication successful"
 INVALID = "535 5.7.8 Authentication credentials invalid"
@@ -140,6 +141,7 @@ def login(data: Any, mechanism: str, name: str, reply: str = "") -> Login:
     `data` is the hook's `auth_data`: a Login, a LoginPassword, an object with `login`, or a name.
     """
     if isinstance(data, Login):
+        _check_name(data.user)
         return data
     found = data if isinstance(data, str | bytes) else getattr(data, "login", None)
     if isinstance(data, LoginPassword):
@@ -147,6 +149,12 @@ def login(data: Any, mechanism: str, name: str, reply: str = "") -> Login:
     if isinstance(found, bytes):
         found = found.decode("utf-8", "replace")
     user = found if isinstance(found, str) and found else name
+    _check_name(user)
+    return Login(user, mechanism, reply=reply)
+
+
+def _check_name(user: str) -> None:
     if len(user) > _MAX_USER_CHARACTERS or not (user.isprintable() or not user):
         raise BadAnswer("the user's name is too long, or can't be printed")
-    return Login(user, mechanism, reply=reply)
+    if user.startswith(KEY_PREFIX):
+        raise BadAnswer(f"the user's name begins with {KEY_PREFIX}, as those of keys of the API")

@@ -183,6 +183,7 @@ class Odd:
             b"success with 5xx": AuthResult(success=True, message="535 5.7.8 no"),
             b"injection": AuthResult(success=True, message="235 ok\r\n250 ok"),
             b"name": AuthResult(success=True, auth_data="x\r\ny"),
+            b"name of a key": AuthResult(success=True, auth_data=Login("key:shop", "PLAIN")),
             b"truthy": AuthResult(success="no"),  # type: ignore[arg-type]
         }
         if data.login == b"slow":

@@ -141,6 +141,7 @@ def test_refusals(config: Path) -> None:
         ("set a@b --tenant x", "error: there is no user a@b; `queuectl user list` lists them"),
         ("passwd a@b --generate", "error: there is no user a@b"),
         ("unlock a@b", "error: there is no user a@b"),
+        ("add key:shop --any-sender --stdin", "a login name does not begin with key:"),
         (f"disable {'a' * 256}", "a login name has 1 to 255 characters"),
     ):
         result = run(config, words, "short\n")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
+    AfterValidator,
+    AwareDatetime,
     BaseModel,
     ConfigDict,
     Field,
@@ -35,6 +37,20 @@ Time = Annotated[
     ),
 ]
 """A time in an answer."""
+
+_FIRST_YEAR, _LAST_YEAR = 1970, 9998  # of clients: days and zones away are in reach of datetime too
+
+
+def _in_reach[D: date](at: D) -> D:
+    if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
+        raise ValueError(f"expected a year from {_FIRST_YEAR} to {_LAST_YEAR}")
+    return at
+
+
+GivenTime = Annotated[AwareDatetime, AfterValidator(_in_reach)]
+"""A time that a client gives."""
+GivenDay = Annotated[date, AfterValidator(_in_reach)]
+"""A day that a client gives."""
 Id = Annotated[
     int,
     PlainSerializer(

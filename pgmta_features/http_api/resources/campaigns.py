@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from aiohttp import web
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from pgmta.compose.template import Template, compile_template
 from pgmta.errors import ConfigError, PgmtaError, TemplateError
@@ -42,6 +42,7 @@ from pgmta_features.http_api.intake.senders import (
 from pgmta_features.http_api.operation import (
     Answer,
     Call,
+    GivenTime,
     Nothing,
     Operation,
     Received,
@@ -102,8 +103,8 @@ class NewCampaign(TenantQuery):
     priority: int | None = Field(
         default=None, ge=0, le=9, description="0 is first, 9 is last; 7 without it"
     )
-    visible_at: AwareDatetime | None = Field(default=None, description="it begins then")
-    deadline: AwareDatetime | None = Field(default=None, description="nothing is sent after it")
+    visible_at: GivenTime | None = Field(default=None, description="it begins then")
+    deadline: GivenTime | None = Field(default=None, description="nothing is sent after it")
     opens: _Clock | None = Field(
         default=None, description="its mail begins from this time of a day on, such as 09:00"
     )
@@ -178,8 +179,8 @@ class Copy(Received):
         default=None, description=f"only recipients in these states: {', '.join(OUTCOMES)}"
     )
     recipients: bool = Field(default=True, description="false: copy none")
-    visible_at: AwareDatetime | None = Field(default=None, description="it begins then")
-    deadline: AwareDatetime | None = Field(default=None, description="nothing is sent after it")
+    visible_at: GivenTime | None = Field(default=None, description="it begins then")
+    deadline: GivenTime | None = Field(default=None, description="nothing is sent after it")
 
 
 class Exchange(Received):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import psycopg
 from aiohttp import web
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from pgmta.http.server_connection import connection_of
@@ -22,7 +22,7 @@ from pgmta_features.events.kinds import KINDS
 from pgmta_features.events.news import event_news
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.operation import Answer, Call, Operation, Received, Time
+from pgmta_features.http_api.operation import Answer, Call, GivenTime, Operation, Received, Time
 from pgmta_features.http_api.pages import words_of_list
 from pgmta_features.http_api.problem import Problem
 
@@ -59,7 +59,7 @@ class EventsQuery(Received):
         default=None,
         description="`next` of the last answer; without it from the first that is kept",
     )
-    since: AwareDatetime | None = Field(
+    since: GivenTime | None = Field(
         default=None, description="a time in place of `after`; some older events may come, too"
     )
     limit: int = Field(default=100, ge=1, le=_MAX_LIMIT)

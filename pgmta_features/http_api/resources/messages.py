@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from pgmta.config.types import hint
 from pgmta.states import WAITING
@@ -19,6 +19,7 @@ from pgmta_features.http_api.operation import (
     MAX_ID,
     Answer,
     Call,
+    GivenTime,
     Id,
     Operation,
     Received,
@@ -75,10 +76,10 @@ class Search(PageQuery):
         default=None, description="`metadata.KEY=VALUE`, as often as you like"
     )
     tenant: str | None = Field(default=None, description="of this tenant")
-    since: AwareDatetime | None = Field(
+    since: GivenTime | None = Field(
         default=None, description="with an attempt since then; a day ago without it"
     )
-    until: AwareDatetime | None = Field(default=None, description="with an attempt before then")
+    until: GivenTime | None = Field(default=None, description="with an attempt before then")
 
     @model_validator(mode="before")
     @classmethod

@@ -13,15 +13,16 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from pgmta.config.types import hint
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import parse_recipient, with_domain
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
+from pgmta_features.http_api.checking import is_strange
 from pgmta_features.http_api.intake.senders import tenant_of
-from pgmta_features.http_api.operation import Answer, Call, Operation, Time
+from pgmta_features.http_api.operation import Answer, Call, GivenTime, Operation, Time
 from pgmta_features.http_api.pages import Page, PageQuery, TenantQuery, cut, no_place
 from pgmta_features.http_api.problem import Problem, sentences
 from pgmta_features.http_api.spooled import (
@@ -83,7 +84,7 @@ class NewSuppression(TenantQuery):
     scope: str = Field(default="", description="kind of mail; all kinds without it")
     reason: _Reason = Field(default="operator", description=f"one of {', '.join(REASONS)}")
     source: str = Field(default="", description="where you know it from; the key without it")
-    until: AwareDatetime | None = Field(default=None, description="when it ends; never without it")
+    until: GivenTime | None = Field(default=None, description="when it ends; never without it")
 
 
 class Release(TenantQuery):
@@ -266,10 +267,12 @@ def _place_of(row: Mapping[str, Any]) -> str:
 def _place(text: str) -> tuple[str, str]:
     try:
         found: Any = json.loads(urlsafe_b64decode(text))
-        if isinstance(found, list) and [type(each) for each in found] == [str, str]:
-            return found[0].replace("\0", ""), found[1].replace("\0", "")
     except ValueError:
-        pass
+        raise no_place() from None
+    if isinstance(found, list) and [type(each) for each in found] == [str, str]:
+        address, scope = found
+        if not is_strange(address + scope):
+            return address, scope
     raise no_place()
 
 

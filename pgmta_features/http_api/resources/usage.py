@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from pgmta.store.queries import feature_queries
 from pgmta_features.http_api.api import Api
-from pgmta_features.http_api.operation import Answer, Call, Operation, Received
+from pgmta_features.http_api.operation import Answer, Call, GivenDay, Operation, Received
 from pgmta_features.http_api.pages import Page
 from pgmta_features.http_api.problem import Problem
 
@@ -24,9 +24,9 @@ _DAY_TIMEOUT_S = 7.0  # for the log of a day, some millions of entries: an answe
 class UsageDays(Received):
     """Which days are counted."""
 
-    since: date | None = Field(default=None, description="the first day; a week without it")
-    until: date | None = Field(default=None, description="the last day; today without it")
-    after: date | None = Field(default=None, description="`next` of the page before")
+    since: GivenDay | None = Field(default=None, description="the first day; a week without it")
+    until: GivenDay | None = Field(default=None, description="the last day; today without it")
+    after: GivenDay | None = Field(default=None, description="`next` of the page before")
 
 
 class UsageDay(BaseModel):

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from psycopg import errors
-from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, Strict, model_validator
+from pydantic import AfterValidator, BaseModel, Field, Strict, model_validator
 
 from pgmta.errors import AddressError
 from pgmta.mail.address import parse_mailbox
@@ -16,7 +16,16 @@ from pgmta_features.events.kinds import KINDS
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.intake.senders import tenant_of
-from pgmta_features.http_api.operation import Answer, Call, Id, Operation, Received, Time, id_of
+from pgmta_features.http_api.operation import (
+    Answer,
+    Call,
+    GivenTime,
+    Id,
+    Operation,
+    Received,
+    Time,
+    id_of,
+)
 from pgmta_features.http_api.pages import Page, PageQuery, cut
 from pgmta_features.http_api.problem import Problem, conflict, not_found
 from pgmta_features.webhooks.config import WebhookKeys
@@ -115,7 +124,7 @@ class WebhookChange(Received):
 class Replay(Received):
     """Which events are posted again: one of these keys."""
 
-    since: AwareDatetime | None = Field(default=None, description="all since then, in order")
+    since: GivenTime | None = Field(default=None, description="all since then, in order")
     events: Annotated[list[str], Field(min_length=1, max_length=_MAX_EVENTS)] | None = Field(
         default=None, description="those of these ids"
     )

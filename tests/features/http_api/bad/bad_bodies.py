@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -272,6 +273,20 @@ KINDS = [
         named="message/rfc822"),
 ]  # fmt: skip
 
+_LATE = {"since": "9999-12-31T23:59:59-12:00"}
+
+TIMES = [
+    *(
+        Bad(path, None, 400, "invalid", path=path, method="GET", named="1970")
+        for path in (
+            "/v1/usage?until=0001-01-03", "/v1/usage?since=0001-01-01&until=0001-01-01",
+            "/v1/usage?after=0001-01-01", "/v1/messages?until=0001-01-01T00:00:00Z",
+            "/v1/events?since=9999-12-31T23:59:59-12:00",
+        )
+    ),
+    _invalid("a replay since a time out of reach", _LATE, "/since", path="/v1/webhooks/1/replay"),
+]  # fmt: skip
+
 PLACES = [
     Bad("an unknown parameter", MAIL, 400, "invalid", path="/v1/messages?sendr=a", named="sender"),
     Bad("a parameter twice", MAIL, 400, "invalid", path="/v1/messages?sender=a&sender=b"),
@@ -279,6 +294,11 @@ PLACES = [
     Bad("a body of GET", MAIL, 400, "body-unexpected", path="/v1/key", method="GET"),
     Bad("a time in words", None, 400, "invalid", path="/v1/events?since=yesterday", method="GET",
         named="2026-"),
+    *(
+        Bad(f"a place of {each!r}", None, 400, "invalid", method="GET", named="after",
+            path=f"/v1/suppressions?after={b64encode(json.dumps(each).encode()).decode()}")
+        for each in (["\ud800", "x"], ["x", "\0"], ["x"], [1, "x"])
+    ),
     Bad("another path", MAIL, 404, "", path="/v1/mesages", named="/v1/messages"),
     Bad("a method of another path", None, 405, "", path="/v1/messages/batch", method="GET"),
     Bad("another version", MAIL, 404, "", path="/v2/messages"),
@@ -296,4 +316,4 @@ PLACES = [
         headers={"Idempotency-Key": "\u00fc"}, named="Idempotency-Key"),
 ]  # fmt: skip
 
-ALL = [*TYPES, *KEYS, *TEXTS, *SIZES, *INJECTIONS, *BASE64, *ADDRESSES, *KINDS, *PLACES]
+ALL = [*TYPES, *KEYS, *TEXTS, *SIZES, *INJECTIONS, *BASE64, *ADDRESSES, *KINDS, *TIMES, *PLACES]

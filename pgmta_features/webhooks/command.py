@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psycopg
 from psycopg import errors
 
 from pgmta.command import instant, print_json, print_line
@@ -29,7 +30,7 @@ from pgmta_features.webhooks.endpoint import (
 )
 from pgmta_features.webhooks.reach import check_public, refusal_of
 from pgmta_features.webhooks.signing import Secrets
-from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, WebhookTable
+from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, NO_EVENT, WebhookTable
 from queued.cli.options.queue_command import (
     Column,
     Cut,
@@ -387,7 +388,9 @@ async def replay(
         row = await _find(webhooks, name)
         try:
             asked = await webhooks.replay(row["id"], since=begin, events=events if events else None)
-        except errors.NoDataFound as error:
+        except psycopg.Error as error:
+            if error.sqlstate != NO_EVENT:
+                raise
             raise PgmtaError(str(error.diag.message_primary)) from None
     if as_json:
         print_json({"id": str(row["id"]), "since": begin} if begin

@@ -122,14 +122,14 @@ BEGIN
     IF found_one.id IS NULL THEN
         RAISE EXCEPTION 'there is no webhook %', endpoint USING ERRCODE = 'no_data_found';
     ELSIF acting() LIKE 'key:%' AND found_one.created_by NOT LIKE 'key:%' THEN
-        RAISE EXCEPTION 'webhook % is of an operator', endpoint USING ERRCODE = 'insufficient_privilege';
+        RAISE EXCEPTION 'webhook % is of an operator', endpoint USING ERRCODE = 'PG403';
     END IF;
     RETURN found_one;
 END $$;
 COMMENT ON FUNCTION webhook_known IS
     'Locks an endpoint and returns it, if this session may change it. Raises no_data_found if it does not see it, and '
-    'insufficient_privilege if it acts for a key and an operator has made the endpoint: a key would lead elsewhere what the '
-    'secret of the operator signs.';
+    'PG403 if it acts for a key and an operator has made the endpoint: a key would lead elsewhere what the secret of the operator '
+    'signs.';
 
 CREATE FUNCTION webhook_who(who text) RETURNS text STABLE
 RETURN CASE WHEN acting() LIKE 'key:%' THEN acting() ELSE coalesce(who, acting()) END;
@@ -296,7 +296,7 @@ BEGIN
             WHERE place IS NOT NULL AND e.id = wanted;
             IF NOT FOUND THEN
                 RAISE EXCEPTION 'there is no event % for webhook %', to_json(left(wanted, 50)), old.id
-                    USING ERRCODE = 'no_data_found', HINT = 'Events are kept for the time of retention.events.';
+                    USING ERRCODE = 'PG404', HINT = 'Events are kept for the time of retention.events.';
             END IF;
             INSERT INTO webhook_failures AS f (webhook_id, event_id, kind, message_id, after, reason, asked_at)
             VALUES (old.id, wanted, event.kind, event.message_id, place, 'replay', now())
@@ -310,7 +310,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION webhook_replay IS
     'Has events posted again: all since a time, in their order and before those that follow; or those of these ids; or without '
-    'both those that were set aside. Returns how many were asked for by id. Raises no_data_found for an id that is not kept.';
+    'both those that were set aside. Returns how many were asked for by id. Raises PG404 for an id that is not kept.';
 
 CREATE FUNCTION webhook_place(event_id text) RETURNS text LANGUAGE sql STABLE SET search_path = pgmta, pg_catalog, pg_temp
     SET enable_seqscan = off AS $$

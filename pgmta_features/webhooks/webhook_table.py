@@ -11,6 +11,8 @@ from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("webhooks")
 
+OF_OPERATOR, NO_EVENT = "PG403", "PG404"
+"""SQLSTATEs: a key may not change the endpoint; there is no such event."""
 DEFAULT_BATCH = 100
 """Events of a request."""
 MAX_BATCH = 1000
@@ -27,7 +29,7 @@ class WebhookTable:
     """The endpoints that a session sees: all, or those of the key for which it acts.
 
     Each method raises psycopg.Error; those that change one raise NoDataFound if there is none of
-    this id. `who` is noted in audit; None: for whom the session acts.
+    this id, or OF_OPERATOR. `who` is noted in audit; None: for whom the session acts.
     """
 
     def __init__(self, session: Session, who: str | None = None) -> None:
@@ -89,7 +91,7 @@ class WebhookTable:
     ) -> int:
         """Post events again: all since a time, those of these ids, or those that were set aside.
 
-        Returns how many the latter are. Raises NoDataFound for an id that is not kept.
+        Returns how many the latter are. Raises NO_EVENT for an id that is not kept.
         """
         [row] = await self._run(
             "replay", id=number, since=since, events=None if events is None else list(events)

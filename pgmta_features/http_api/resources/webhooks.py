@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Annotated, Any
 
+import psycopg
 from psycopg import errors
 from pydantic import AfterValidator, BaseModel, Field, Strict, model_validator
 
@@ -32,7 +33,13 @@ from pgmta_features.webhooks.config import WebhookKeys
 from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, check_kinds, read_condition
 from pgmta_features.webhooks.reach import check_public
 from pgmta_features.webhooks.signing import Secrets
-from pgmta_features.webhooks.webhook_table import DEFAULT_BATCH, MAX_BATCH, WebhookTable
+from pgmta_features.webhooks.webhook_table import (
+    DEFAULT_BATCH,
+    MAX_BATCH,
+    NO_EVENT,
+    OF_OPERATOR,
+    WebhookTable,
+)
 
 _SCOPE = "webhooks"
 _MAX_EVENTS = 1000  # of a replay by ids
@@ -201,16 +208,16 @@ class WebhookResource:
         try:
             async with self._api.database.acting(caller) as session:
                 yield WebhookTable(session)
-        except errors.NoDataFound as error:
-            if "event" in str(error.diag.message_primary):
-                raise not_found("event") from None
+        except errors.NoDataFound:
             raise not_found("webhook") from None
-        except errors.InsufficientPrivilege as error:
-            if "operator" not in str(error.diag.message_primary):
-                raise
-            raise Problem(
-                403, "webhook-of-operator", "An operator has made the webhook, and changes it."
-            ) from None
+        except psycopg.Error as error:
+            if error.sqlstate == NO_EVENT:
+                raise not_found("event") from None
+            if error.sqlstate == OF_OPERATOR:
+                raise Problem(
+                    403, "webhook-of-operator", "An operator has made the webhook, and changes it."
+                ) from None
+            raise
 
     def _secrets(self) -> Secrets:
         return self._api.config.section(WebhookKeys).known_secrets()

@@ -67,6 +67,8 @@ def test_an_endpoint_is_made_changed_and_removed(api: ServedApi, db: psycopg.Con
     since = {"since": "2026-01-01T00:00:00Z"}
     asked = api.send("POST", f"{place}/replay", token, since)
     assert (asked.status, asked.members) == (202, since)
+    unknown = api.send("POST", f"{place}/replay", token, {"events": ["9-9"]})
+    assert (unknown.status, "no such event" in unknown.members["detail"]) == (404, True), unknown
     assert api.send("GET", f"{place}/failures", token).members == {"data": [], "next": None}
     assert api.send("DELETE", place, token).status == 204
     assert api.send("GET", place, token).status == 404

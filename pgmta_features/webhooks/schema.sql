@@ -25,6 +25,7 @@ CREATE TABLE webhooks (
     failures integer NOT NULL DEFAULT 0,
     next_at timestamptz,
     posted_at timestamptz,
+    noticed_at timestamptz,
     leased_by text,
     CONSTRAINT webhooks_name_key UNIQUE NULLS NOT DISTINCT (tenant, viewer, name)
 ) WITH (fillfactor = 50);
@@ -60,6 +61,7 @@ COMMENT ON COLUMN webhooks.failing_since IS 'When the first of the requests fail
 COMMENT ON COLUMN webhooks.failures IS 'How many requests have failed since the last success.';
 COMMENT ON COLUMN webhooks.next_at IS 'When the next request may begin; null: at once.';
 COMMENT ON COLUMN webhooks.posted_at IS 'When the last request was accepted.';
+COMMENT ON COLUMN webhooks.noticed_at IS 'When its owner got the last mail.';
 COMMENT ON COLUMN webhooks.leased_by IS
     'daemons.process of the queued that posts for it; another one takes it over 30 s after its last heartbeat.';
 COMMENT ON CONSTRAINT webhooks_batch_check ON webhooks IS 'Up to 1,000 events.';
@@ -461,14 +463,16 @@ BEGIN
         AND h.state IN ('active', 'failing')
     RETURNING h.* INTO w;
     IF w.id IS NULL THEN RETURN false; END IF;
-    IF content IS NOT NULL AND w.owner IS NOT NULL THEN
+    -- one a day: whoever enables an endpoint that answers 410 could have mail sent without end
+    IF content IS NOT NULL AND w.owner IS NOT NULL AND coalesce(w.noticed_at < now() - interval '1 day', true) THEN
         PERFORM submit(sender, ARRAY[w.owner], content, tenant => coalesce(w.tenant, ''));
+        UPDATE webhooks AS h SET noticed_at = now() WHERE h.id = w.id;
     END IF;
     PERFORM webhook_audit(w, worker, 'webhook suspended', jsonb_build_object('reason', why));
     RETURN true;
 END $$;
 COMMENT ON FUNCTION webhook_suspend IS
-    'Suspends an endpoint of which the worker has the lease, and mails its owner in the same transaction.';
+    'Suspends an endpoint of which the worker has the lease, and mails its owner in the same transaction, once a day at most.';
 
 INSERT INTO forget_columns (relation, names, way, condition) VALUES
     ('webhooks', '{owner,condition,url}', 'named', 'true'),

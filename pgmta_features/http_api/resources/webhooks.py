@@ -16,7 +16,7 @@ from pgmta.mail.address import parse_mailbox
 from pgmta_features.events.kinds import KINDS
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
-from pgmta_features.http_api.intake.senders import tenant_of
+from pgmta_features.http_api.intake.senders import Senders, tenant_of
 from pgmta_features.http_api.operation import (
     Answer,
     Call,
@@ -104,7 +104,9 @@ class NewWebhook(Received):
     url: _Url
     kinds: _Kinds | None = Field(default=None, description="kinds of events; null: all")
     condition: Condition = Condition()
-    owner: _Owner | None = Field(default=None, description="gets a mail if it is suspended")
+    owner: _Owner | None = Field(
+        default=None, description="a sender of the key, which gets a mail if it is suspended"
+    )
     batch: _Batch = Field(default=DEFAULT_BATCH, description="events of a request, at most")
     tenant: str | None = Field(default=None, description="for keys of any tenant")
 
@@ -239,6 +241,7 @@ class WebhookResource:
         body: NewWebhook = call.body
         reference, secret = self._new_secret()
         tenant_of(call.caller, body.tenant)
+        _check_owner(call.caller, body.owner)
         try:
             async with self._webhooks(call.caller) as webhooks:
                 number = await webhooks.add(
@@ -275,6 +278,7 @@ class WebhookResource:
     async def change(self, call: Call) -> Answer:
         """Change an endpoint."""
         body: WebhookChange = call.body
+        _check_owner(call.caller, body.owner)
         changes = {name: getattr(body, name) for name in body.model_fields_set}
         if body.condition is not None:
             changes["condition"] = body.condition.texts()
@@ -327,6 +331,15 @@ class WebhookResource:
         return Answer(Page[Failure](data=[Failure(**row) for row in rows], next=place))
 
 
+def _check_owner(caller: Caller, owner: str | None) -> None:
+    """Raise Problem for an owner who need not be of the key's people: pgmta sends mail there."""
+    if owner and not Senders.of(caller).may_send(*parse_mailbox(owner)):
+        raise Problem(
+            403, "sender-refused", "owner: Expected an address from which the key may send.",
+            pointer="/owner",
+        )  # fmt: skip
+
+
 def _id(call: Call) -> int:
     if not (number := id_of(call.path["id"])):
         raise not_found("webhook")
@@ -348,7 +361,8 @@ def operations(api: Api) -> list[Operation]:
             summary="Make an endpoint, and show its secret once", handler=resource.add,
             body=NewWebhook, answers={201: NewSecret},
             problems=(
-                "tenant-refused", "webhook-exists", "webhooks-full", "webhooks-keyless",
+                "sender-refused", "tenant-refused", "webhook-exists", "webhooks-full",
+                "webhooks-keyless",
             ),
         ),
         Operation(
@@ -362,7 +376,7 @@ def operations(api: Api) -> list[Operation]:
         Operation(
             method="PATCH", path=one, scope=_SCOPE, summary="Change an endpoint",
             handler=resource.change, body=WebhookChange, answers={200: Webhook},
-            problems=changed,
+            problems=(*changed, "sender-refused"),
         ),
         Operation(
             method="DELETE", path=one, scope=_SCOPE, summary="Remove an endpoint",

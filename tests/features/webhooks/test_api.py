@@ -40,7 +40,7 @@ def word(answer: Answer) -> str:
 def test_an_endpoint_is_made_changed_and_removed(api: ServedApi, db: psycopg.Connection) -> None:
     token = make_key(db)
     new = {"name": "hook", "url": "https://shop.example/hook", "kinds": ["bounced"],
-           "condition": {"metadata": ["order=*"]}, "owner": "ops@shop.example"}  # fmt: skip
+           "condition": {"metadata": ["order=*"]}, "owner": "ops@example.org"}  # fmt: skip
     made = api.send("POST", "/v1/webhooks", token, new)
     assert made.status == 201, made
     number, secret = made.members["id"], made.members["secret"]
@@ -106,6 +106,23 @@ def test_what_is_wrong_is_named_and_nothing_is_stored(
             assert pointer in [each.get("pointer") for each in entries], answer.members
             assert near in str(answer.members)
             assert fetch(db, "SELECT count(*) FROM pgmta.webhooks") == (0,)
+
+
+def test_mail_to_owners_goes_to_senders_of_the_key_alone(
+    api: ServedApi, db: psycopg.Connection
+) -> None:
+    token, other = make_key(db, senders=["@shop.example"]), {"owner": "b@victim.example"}
+    body = {"name": "hook", "url": "https://shop.example/", "owner": "Ops@SHOP.example"}
+    made = api.send("POST", "/v1/webhooks", token, body)
+    place = f"/v1/webhooks/{made.members['id']}"
+    for refused in (
+        api.send("PATCH", place, token, other),
+        api.send("POST", "/v1/webhooks", token, body | other),
+        api.send("POST", "/v1/webhooks", make_key(db, "mute", senders=[]), body),
+    ):
+        assert (refused.status, word(refused)) == (403, "sender-refused")
+        assert refused.members["pointer"] == "/owner"
+    assert column(db, "SELECT owner FROM pgmta.webhooks") == [body["owner"]]
 
 
 def test_an_endpoint_of_another_key_is_unknown(api: ServedApi, db: psycopg.Connection) -> None:

@@ -77,6 +77,21 @@ def test_events_that_have_expired_do_not_stop_an_endpoint(db: psycopg.Connection
     assert [row[1] for row in batch(db, endpoint)] == ["2-1"]
 
 
+def test_an_owner_gets_one_mail_a_day(db: psycopg.Connection, add: Add) -> None:
+    endpoint = add("https://shop.example/", owner="own@d.example")
+    for sent, passed in (1, "0"), (1, "23 hours"), (2, "25 hours"):
+        db.execute("SELECT pgmta.webhook_enable(%s, true)", (endpoint,))
+        db.execute(
+            "UPDATE pgmta.webhooks SET leased_by = 'me', noticed_at = noticed_at - %s::interval",
+            (passed,),
+        )
+        db.execute(
+            "SELECT pgmta.webhook_suspend(id, revision, 'me', 'gone', 'a@b.example', 'Subject: x')"
+            " FROM pgmta.webhooks"
+        )
+        assert column(db, "SELECT recipient FROM pgmta.queue") == ["own@d.example"] * sent
+
+
 def test_an_endpoint_of_a_tenant_gets_its_events_alone(db: psycopg.Connection, add: Add) -> None:
     acme = add("https://acme.example/", tenant="acme")
     other = add("https://other.example/", tenant="other")

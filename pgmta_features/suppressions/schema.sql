@@ -242,6 +242,10 @@ RETURN concat('suppressed since ', to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH
     ' (' || nullif(source, '') || ')');
 COMMENT ON FUNCTION suppression_words IS 'How logs, status() and DSNs name a suppression with its proof.';
 
+CREATE FUNCTION suppression_message(source text) RETURNS bigint STABLE
+RETURN substring(source FROM 'message ([0-9]{1,18})$')::bigint;
+COMMENT ON FUNCTION suppression_message IS 'messages.id of the mail that a proof names; null: it names none. Features that send mail add theirs.';
+
 CREATE FUNCTION suppressed(tenant text, scope text, addresses text[]) RETURNS boolean[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN ARRAY(SELECT a.words IS NOT NULL

@@ -59,6 +59,11 @@ RETURNS TABLE (address text, tenant text, scope text, mail text) LANGUAGE sql ST
 $$;
 COMMENT ON FUNCTION campaign_recipient IS 'The recipient whom a link of a campaign names.';
 
+CREATE OR REPLACE FUNCTION suppression_message(source text) RETURNS bigint STABLE
+RETURN coalesce(substring(source FROM 'message ([0-9]{1,18})$')::bigint, (
+    SELECT r.message_id FROM regexp_match(source, 'campaign ([0-9]{1,18}) recipient ([0-9]{1,9})$') AS p (path)
+        JOIN campaign_recipients AS r ON r.campaign_id = path[1]::bigint AND r.number = path[2]::bigint));
+
 CREATE FUNCTION campaign_reaction(campaign bigint, number bigint, reason text) RETURNS void LANGUAGE sql
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
     UPDATE campaign_recipients AS r SET unsubscribed = r.unsubscribed OR reason = 'unsubscribed',

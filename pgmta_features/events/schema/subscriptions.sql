@@ -119,23 +119,29 @@ COMMENT ON FUNCTION queue_released_events IS 'Writes the event of a row that is 
 CREATE FUNCTION suppressions_events() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    message CONSTANT bigint := substring(NEW.source FROM 'message ([0-9]{1,18})$');
+    message CONSTANT bigint := suppression_message(NEW.source);
     -- a client may have written the source: it must not make an event of mail that is another tenant's
-    known CONSTANT boolean := EXISTS (
-            SELECT FROM queue AS q
-            WHERE q.message_id = message AND q.tenant = NEW.tenant
-                AND mailbox_key(row_address(q.recipient, q.domain)) = NEW.address)
-        OR EXISTS (
-            SELECT FROM attempts AS a
-            WHERE a.message_id = message AND a.tenant = NEW.tenant
-                AND mailbox_key(row_address(a.recipient, a.domain)) = NEW.address);
+    waiting CONSTANT bigint := (
+        SELECT q.id FROM queue AS q
+        WHERE q.message_id = message AND q.tenant = NEW.tenant
+            AND mailbox_key(row_address(q.recipient, q.domain)) = NEW.address LIMIT 1);
+    entry attempts;
 BEGIN
-    PERFORM event_put(NEW.reason, CASE WHEN known THEN message END, NULL, NULL, NULL,
+    -- of mail that has left the queue readers would look for its entry at the time of the event, which may be days later
+    IF waiting IS NULL THEN
+        SELECT * INTO entry FROM attempts AS a
+        WHERE a.message_id = message AND a.tenant = NEW.tenant
+            AND mailbox_key(row_address(a.recipient, a.domain)) = NEW.address LIMIT 1;
+        SELECT * INTO entry FROM attempts AS a WHERE a.message_id = message AND a.row_id = entry.row_id
+        ORDER BY a.ended_at DESC LIMIT 1;
+    END IF;
+    PERFORM event_put(NEW.reason, CASE WHEN waiting IS NULL THEN entry.message_id ELSE message END,
+        coalesce(waiting, entry.row_id), entry.lease_token, entry.ended_at,
         jsonb_build_object('recipient', NEW.address, 'tenant', NEW.tenant, 'reason', NEW.source));
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION suppressions_events IS
-    'Writes the event of a recipient who unsubscribed or complained about some mail. It names the message only if that is of '
+    'Writes the event of a recipient who unsubscribed or complained about some mail. It names the mail only if that is of '
     'the tenant and had this recipient.';
 
 CREATE FUNCTION event_subscriptions_lock() RETURNS void LANGUAGE plpgsql SET search_path = pgmta, pg_catalog, pg_temp AS $$

@@ -6,6 +6,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from tests.features.campaigns.campaigns import make_campaign
+from tests.features.campaigns.test_jobs import end, feed, start
 from tests.features.events.event_log import (
     CONTENT,
     events,
@@ -128,6 +130,42 @@ def test_who_unsubscribes_or_complains_about_mail_has_one_event(db: psycopg.Conn
     ]  # fmt: skip
     document = next(e.document for e in events(db) if e.kind == "unsubscribed") or {}
     assert (document["recipient"], document["message_id"]) == ("x@b.example", str(message))
+
+
+def test_who_sent_the_mail_sees_who_unsubscribes_days_later(db: psycopg.Connection) -> None:
+    subscribe(db)
+    earlier = fetch(db, "SELECT now() - interval '3 days'")[0]
+    attempt(
+        db, 6, 7, event="delivered", code=250, ended_at=earlier, tenant="shop",
+        submitted_by="key:shop", metadata='{"order": "7"}',
+    )  # fmt: skip
+    db.execute("SELECT unsubscribe(-7, 6, %s::date)", (earlier,))
+    number(db)
+    _, event = events(db, viewer="key:shop")
+    document = event.document or {}
+    assert {name: document[name] for name in ("type", "sender", "metadata", "submitted_by")} == {
+        "type": "mail.unsubscribed", "sender": "s@a.example", "metadata": {"order": "7"},
+        "submitted_by": "key:shop",
+    }  # fmt: skip
+    assert event.at > earlier
+
+
+@pytest.mark.parametrize("where", ["in the log", "in the queue"])
+def test_a_reaction_to_a_campaign_names_its_mail(db: psycopg.Connection, where: str) -> None:
+    subscribe(db)
+    campaign = make_campaign(db, 1, scope="news")
+    start(db, campaign)
+    assert feed(db) == 1
+    if where == "in the log":
+        db.execute("SELECT rows_log(array_agg(id), 'delivered') FROM queue")
+        assert end(db, "delivered") == 1
+    db.execute("SELECT unsubscribe(%s, 1, current_date)", (campaign,))
+    number(db)
+    sender = fetch(db, "SELECT created_by FROM campaigns")[0]
+    found = {event.kind: event for event in events(db, viewer=sender)}
+    assert set(found) - {"delivered", "suppressed"} == {"accepted", "unsubscribed"}
+    assert found["unsubscribed"].message_id == found["accepted"].message_id
+    assert ((found["unsubscribed"].document or {})["metadata"])["campaign"]
 
 
 def test_a_source_that_a_client_wrote_names_no_mail_of_others(db: psycopg.Connection) -> None:

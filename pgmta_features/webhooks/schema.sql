@@ -60,7 +60,7 @@ COMMENT ON COLUMN webhooks.reason IS 'Why the last request failed, or why it is 
 COMMENT ON COLUMN webhooks.failing_since IS 'When the first of the requests failed that have failed since the last success.';
 COMMENT ON COLUMN webhooks.failures IS 'How many requests have failed since the last success.';
 COMMENT ON COLUMN webhooks.next_at IS 'When the next request may begin; null: at once.';
-COMMENT ON COLUMN webhooks.posted_at IS 'When the last request was accepted.';
+COMMENT ON COLUMN webhooks.posted_at IS 'When it last had taken a whole batch.';
 COMMENT ON COLUMN webhooks.noticed_at IS 'When its owner got the last mail.';
 COMMENT ON COLUMN webhooks.leased_by IS
     'daemons.process of the queued that posts for it; another one takes it over 30 s after its last heartbeat.';
@@ -385,7 +385,6 @@ DECLARE
     w webhooks;
     begins text;
     ends text;
-    first text;
 BEGIN
     SELECT h.* INTO w FROM webhooks AS h
     WHERE h.id = endpoint AND h.revision = webhook_batch.revision AND h.leased_by = worker
@@ -404,9 +403,7 @@ BEGIN
             EXIT WHEN octets > max_octets AND number > 1 OR (reached IS NULL AND NOT anew AND place = w.batch_end);
         END LOOP;
     EXCEPTION WHEN SQLSTATE 'PG409' THEN
-        first := events_since('-infinity');
-        begins := CASE WHEN split_part(begins, '.', 2)::bigint < split_part(first, '.', 2)::bigint THEN first
-            ELSE events_since(coalesce(w.posted_at, w.created_at)) END;
+        begins := events_since('-infinity');
         PERFORM webhook_audit(w, worker, 'webhook events expired', jsonb_build_object('cursor', w.cursor, 'first', begins));
     END;
     IF accepted OR (w.cursor, w.batch_end) IS DISTINCT FROM (begins, ends) THEN

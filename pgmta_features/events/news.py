@@ -32,9 +32,12 @@ class EventNews:
     def mark(self) -> asyncio.Event:
         """Return what is set by the next news. The first call begins to listen."""
         self._used_at = time.monotonic()
+        self._begin()
+        return self._came
+
+    def _begin(self) -> None:
         if self._task is None or self._task.done():
             self._task = start_part("event news", self._listen)
-        return self._came
 
     async def wait(self, mark: asyncio.Event, seconds: float, *others: asyncio.Event) -> bool:
         """Wait for news since a mark, or for one of the others, for so many seconds at most.
@@ -42,6 +45,8 @@ class EventNews:
         Returns whether any of them came.
         """
         self._readers += 1
+        # it may have ended since the mark; its first news are of what came before
+        self._begin()
         try:
             return await first(mark, *others, timeout=seconds)
         finally:

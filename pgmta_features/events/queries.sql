@@ -99,7 +99,7 @@ SELECT name, login FROM application_functions_due()
 
 -- name: function_failed
 -- Note why a function failed; how often in a row, null: it subscribes no more.
-SELECT event_function_failed(%(name)s, %(state)s, %(reason)s, %(alone)s)
+SELECT event_function_failed(%(name)s, %(state)s, %(reason)s, %(alone)s, %(began)s)
 
 -- name: failing
 -- Tables and functions of applications that events wait for since a failure.

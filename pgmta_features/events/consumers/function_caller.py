@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Coroutine
+from datetime import datetime
 
 import psycopg
 from psycopg import IsolationLevel
@@ -38,7 +39,9 @@ _CANCELED = "57014"
 _NO_CONNECTION = "08000"
 
 _SQL = feature_queries("events")
-_LIMIT = f"SET LOCAL statement_timeout = '{_TIME_LIMIT_S:.0f}s'".encode()
+_BEGIN = f"""
+SELECT pg_catalog.set_config('statement_timeout', '{_TIME_LIMIT_S:.0f}s', true), pg_catalog.now()
+""".encode()
 _CALL = """
 SELECT jsonb_array_length(t.events), {function}(t.events)
 FROM (SELECT pgmta.events_take(%s, %s) AS events OFFSET 0) AS t WHERE t.events IS NOT NULL
@@ -68,6 +71,7 @@ class FunctionCaller:
         self._news = event_news(process.resources)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._single_calls_left: dict[str, int] = {}
+        self._began: dict[str, datetime] = {}  # the last call, by the database's clock
         self._events = Counter[str]()
         self._failures = Counter[str]()
         process.more_figures.append(MoreFigures(SERIES, self._values))
@@ -134,7 +138,7 @@ class FunctionCaller:
         """Call it once, and return whether there were events."""
         single = self._single_calls_left.get(name, 0)
         async with asyncio.timeout(_TIME_LIMIT_S + _LATE_S), session.transaction():
-            await session.execute(_LIMIT)
+            ((_, self._began[name]),) = await (await session.execute(_BEGIN)).fetchall()
             # the name was quoted by the database
             query = _CALL.format(function=name).encode()
             cursor = await session.execute(query, (name, 1 if single else _MAX_EVENTS))
@@ -150,7 +154,10 @@ class FunctionCaller:
         else:
             reason = f"no answer within {_TIME_LIMIT_S + _LATE_S:.0f} s"
         alone = self._single_calls_left.get(name, 0) > 0
-        fields = {"name": name, "state": state, "reason": reason[:1000], "alone": alone}
+        fields = {
+            "name": name, "state": state, "reason": reason[:1000], "alone": alone,
+            "began": self._began.get(name),
+        }  # fmt: skip
         try:
             ((failures,),) = await self._process.link.run(_SQL["function_failed"], fields)
             if failures is None:  # it subscribes no more

@@ -80,12 +80,12 @@ COMMENT ON FUNCTION events_call IS
     'the name of its subscription. For one that is called already it tries at once what failed. Repeat it after '
     'lock_not_available, as events_subscribe().';
 
-CREATE FUNCTION event_function_retry(name text) RETURNS SETOF event_retries LANGUAGE sql STABLE ROWS 1
+CREATE FUNCTION event_function_retry(name text, at timestamptz) RETURNS SETOF event_retries LANGUAGE sql STABLE ROWS 1
     SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
-    SELECT r.* FROM event_retries AS r WHERE r.name = event_function_retry.name AND r.next_try <= now()
+    SELECT r.* FROM event_retries AS r WHERE r.name = event_function_retry.name AND r.next_try <= event_function_retry.at
     ORDER BY r.next_try, r.commit, r.place LIMIT 1
 $$;
-COMMENT ON FUNCTION event_function_retry IS 'The event that a function is to try again now.';
+COMMENT ON FUNCTION event_function_retry IS 'The event that a call of a function tries again, if it begins at this time.';
 
 CREATE FUNCTION events_take(name text, most integer DEFAULT 100) RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
@@ -104,7 +104,7 @@ BEGIN
     SELECT * INTO consumer FROM application_functions AS f WHERE f.name = name FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN RETURN NULL; END IF;
     DELETE FROM event_retries AS l WHERE (l.name, l.commit, l.place) = (
-        SELECT d.name, d.commit, d.place FROM event_function_retry(name) AS d)
+        SELECT d.name, d.commit, d.place FROM event_function_retry(name, now()) AS d)
     RETURNING * INTO retry;
     IF FOUND THEN
         SELECT jsonb_agg(r.document) INTO taken
@@ -143,8 +143,8 @@ $$;
 COMMENT ON FUNCTION application_functions_due IS
     'The functions for which there are events, and which are not in a pause after a failure.';
 
-CREATE FUNCTION event_function_failed(name text, state text, reason text, alone boolean) RETURNS integer
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
+CREATE FUNCTION event_function_failed(name text, state text, reason text, alone boolean, began timestamptz)
+    RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
     max_retries CONSTANT integer := 1000;  -- of a function: with more it is the function that is bad, not an event
@@ -160,7 +160,7 @@ BEGIN
     IF NOT outside THEN
         UPDATE event_retries AS l SET tries = l.tries + 1, reason = reason,
             next_try = now() + least(2 ^ least(l.tries + 1, 10), 60) * interval '1 minute'
-        WHERE (l.name, l.commit, l.place) = (SELECT d.name, d.commit, d.place FROM event_function_retry(name) AS d);
+        WHERE (l.name, l.commit, l.place) = (SELECT d.name, d.commit, d.place FROM event_function_retry(name, began) AS d);
         IF FOUND THEN
             consumer.failures := 0;
         ELSIF alone AND (SELECT count(*) FROM event_retries AS r WHERE r.name = name) < max_retries THEN
@@ -183,7 +183,7 @@ BEGIN
     RETURN consumer.failures;
 END $$;
 COMMENT ON FUNCTION event_function_failed IS
-    'Notes a failure, which SQLSTATE and text describe. The same events are tried again, after 1 s to 60 s. One that failed alone '
+    'Notes a failure, which SQLSTATE and text describe, of a call whose transaction began then. The same events are tried again, after 1 s to 60 s. One that failed alone '
     'is left for later: it is tried again after 1 to 60 minutes, and the rest goes on. Of a missing function, missing rights and '
     'the like none is left. Returns how often it has failed in a row; null: it subscribes no more.';
 

@@ -147,6 +147,18 @@ def test_the_cursor_moves_with_the_transaction_of_the_application(
         assert one.execute(take.encode()).fetchall() == [(None,)]
 
 
+def test_a_retry_that_was_not_tried_is_not_blamed(db: psycopg.Connection, shop: str) -> None:
+    """It became due while the call ran that failed."""
+    db.execute(
+        "INSERT INTO event_retries (name, commit, at, place, last, reason)"
+        " VALUES ('shop.on_mail', 1, now(), 0, 1, 'x')"
+    )
+    failed = """SELECT event_function_failed('shop.on_mail', 'P0001', 'no such order', false,
+        (SELECT next_try FROM event_retries) + %s::interval)"""
+    assert [fetch(db, failed, offset)[0] for offset in ("-1 second", "0")] == [1, 0]
+    assert fetch(db, "SELECT tries FROM event_retries") == (1,)
+
+
 def test_who_may_not(db: psycopg.Connection, database: str, shop: str) -> None:
     login = str(conninfo_to_dict(shop)["user"])
     with shop_login(database) as uri, psycopg.connect(uri, autocommit=True) as other:

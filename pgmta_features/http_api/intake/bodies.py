@@ -30,6 +30,7 @@ from pgmta_features.http_api.intake.mails import (
     EnvelopeQuery,
     MailObject,
     Message,
+    given,
     mail_object,
     mail_text,
     raw_object,
@@ -56,8 +57,9 @@ warnings.filterwarnings("ignore", category=BadContentDispositionParam)
 
 @dataclass(slots=True)
 class Body:
-    """A mail as it came, and what of it is in uploads."""
+    """A mail, as it came and as submit_mails() takes it, and what of it is in uploads."""
 
+    came: Message | Envelope
     mail: MailObject
     stored: list[Stored] = field(default_factory=list)
 
@@ -72,9 +74,7 @@ class Body:
 
     def fingerprint(self) -> bytes:
         """Return what the mail and its octets are, whatever way they came."""
-        plain = {
-            key: value for key, value in self.mail.items() if key not in ("content", "attachments")
-        }
+        plain = {key: value for key, value in given(self.came).items() if key != "attachments"}
         files = list(self.mail.get("attachments", ()))
         # behind those that have their content in the JSON itself
         first = len(files) - len(self.stored) if files else 0
@@ -109,9 +109,10 @@ class Bodies:
             missing = "sender" if query.sender is None else "recipients"
             raise Problem(400, "invalid", f"{missing}: {RAW_TYPE} needs its envelope in the query.",
                           errors=[{"parameter": missing, "detail": "It is missing."}])  # fmt: skip
-        given = query.model_dump(exclude_none=True)
-        given["recipients"] = [each.strip() for each in query.recipients.split(",")]
-        body = Body(raw_object(self._caller, Envelope.model_validate(given)))
+        fields = query.model_dump(exclude_none=True)
+        fields["recipients"] = [each.strip() for each in query.recipients.split(",")]
+        envelope = Envelope.model_validate(fields)
+        body = Body(envelope, raw_object(self._caller, envelope))
         self._begin(_MAX_HEADER_OCTETS)
         await self._take_content(body, self._octets())
         return body
@@ -144,7 +145,7 @@ class Bodies:
         self._uploads.announce((self._request.content_length or 0) - others)
 
     async def _with_content(self, reader: MultipartReader, envelope: Envelope) -> Body:
-        body = Body(raw_object(self._caller, envelope))
+        body = Body(envelope, raw_object(self._caller, envelope))
         part = await self._next(reader)
         if part is None or part.name != "content":
             raise Problem(422, "invalid", f"The second part has to be `content`, of {RAW_TYPE}.")
@@ -154,7 +155,7 @@ class Bodies:
         return body
 
     async def _with_files(self, reader: MultipartReader, message: Message) -> Body:
-        body = Body(mail_object(self._caller, message))
+        body = Body(message, mail_object(self._caller, message))
         files = list(body.mail.get("attachments", ()))
         while part := await self._next(reader):
             if not part.filename:

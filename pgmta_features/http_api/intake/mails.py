@@ -181,13 +181,18 @@ def message_of(value: Any, begin: Path) -> Message:
     return checked_body(value, Message, begin)
 
 
+def given(mail: Message | Envelope) -> MailObject:
+    """Return a mail as it came."""
+    return mail.model_dump(by_alias=True, exclude_none=True)
+
+
 def mail_object(caller: Caller, message: Message, begin: Path = ()) -> MailObject:
     """Return a mail with the keys of submit_mails(), for the key of the request.
 
     Raises Problem: 403 for a sender or a tenant that is not the key's, 422 for keys that exclude
     each other. The database judges the rest.
     """
-    mail = message.model_dump(by_alias=True, exclude_none=True)
+    mail = given(message)
     if "template" in mail:
         _refuse_others(mail, _PARTS_KEYS, "A template has it already.", begin)
         Senders.of(caller).require_some(begin)  # the database judges those of the template
@@ -211,7 +216,7 @@ def mail_object(caller: Caller, message: Message, begin: Path = ()) -> MailObjec
 
 def raw_object(caller: Caller, envelope: Envelope) -> MailObject:
     """Return mail whose content is the first of the contents. Raises Problem."""
-    mail = {**envelope.model_dump(exclude_none=True), "content": 0}
+    mail = {**given(envelope), "content": 0}
     Senders.of(caller).check(mail["sender"], "sender")
     _finish(caller, mail, ())
     return mail

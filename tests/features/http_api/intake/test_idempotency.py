@@ -91,6 +91,29 @@ def test_uploads_are_repeated_by_what_they_have(api: ServedApi, db: psycopg.Conn
     assert column(db, "SELECT count(*) FROM api_uploads") == [0]
 
 
+def test_settings_of_the_key_are_no_part_of_a_request(
+    api: ServedApi, db: psycopg.Connection
+) -> None:
+    token = make_key(db, "shop")
+    form, fields = multipart(('name="message"', "application/json", json.dumps(MAIL).encode()))
+    query = "?sender=shop%40example.org&recipients=a%40b.example"
+
+    def send() -> list[Any]:
+        return [
+            post(api, token, Idempotency_Key="json"),
+            post(api, token, form, Idempotency_Key="form", **fields),
+            post(api, token, RAW, query, Content_Type="message/rfc822", Idempotency_Key="raw"),
+        ]
+
+    first = send()
+    db.execute("UPDATE api_keys SET tenant = 't1', priority_first = 6, priority_last = 9")
+    db.commit()
+    until(lambda: api.send("GET", "/v1/key", token).members["tenant"] == "t1")
+    again = send()
+    assert [each.status for each in first] == [each.status for each in again] == [202] * 3
+    assert [each.body for each in again] == [each.body for each in first]
+
+
 def test_files_in_the_part_message_are_content_too(api: ServedApi, db: psycopg.Connection) -> None:
     token = make_key(db, "shop")
 

@@ -17,6 +17,7 @@ from pgmta_features.http_api.problem import Problem, pointer_of
 
 _MAX_SHOWN = 10  # senders that an error names
 _MAX_ADDRESS_CHARACTERS = 100  # of an address in an error
+_MAX_COMPARED = 50  # words that a wrong one is compared with, for a hint: some 2 ms
 
 
 class Senders:
@@ -61,14 +62,14 @@ class Senders:
 
     def refused(self, address: str, pointer: str) -> Problem:
         """Return the problem of an address from which the key may not send."""
-        near = get_close_matches(address.lower(), self._senders, 1, 0.5) or [
+        shown = address[:_MAX_ADDRESS_CHARACTERS]
+        near = _near(shown.lower(), self._senders) or [
             each for each in self._senders if each[:1] == "@"
         ]
         known = (
             f"the nearest sender of the key is {near[0]}" if near
             else f"the key has the senders {', '.join(self._senders[:_MAX_SHOWN])}"
         )  # fmt: skip
-        shown = address[:_MAX_ADDRESS_CHARACTERS]
         return Problem(403, "sender-refused", f"The key may not send from {shown}; {known}.",
                        pointer=pointer)  # fmt: skip
 
@@ -76,6 +77,13 @@ class Senders:
 @lru_cache(maxsize=1024)
 def _senders(senders: tuple[str, ...]) -> Senders:
     return Senders(senders)
+
+
+def _near(word: str, known: tuple[str, ...]) -> list[str]:
+    """Return the word that is nearest to a wrong one, if there is one; none of too many."""
+    if len(known) > _MAX_COMPARED:
+        return []
+    return get_close_matches(word[:_MAX_ADDRESS_CHARACTERS], known, 1, 0.5)
 
 
 def address_of(mailbox: str) -> str:
@@ -104,7 +112,7 @@ def check_credential(caller: Caller, named: Any, place: Path) -> None:
     allowed = caller.credentials
     if named is None or ANY_CREDENTIAL in allowed or named in allowed:
         return
-    near = get_close_matches(str(named), allowed, 1, 0.5) or allowed[:_MAX_SHOWN]
+    near = _near(str(named), allowed) or allowed[:_MAX_SHOWN]
     known = (
         f"it may name {', '.join(near)}" if near
         else "it may name none. Ask your operator for it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +35,7 @@ from pgmta_features.http_api.problem import Problem
 
 _PATH = "/v1/messages"
 _MAX_STREAM_OCTETS = 1 << 30  # the database's limit of a message counts
+_TURN_S = 0.01  # for the mails of a batch; then other requests have their turn
 _PROBLEMS = (
     "sender-refused", "tenant-refused", "credential-refused", "priority-refused", "in-flight",
     "key-reused", "undecided", "refused",
@@ -125,7 +128,11 @@ class _Sending:
         texts: list[str] = []
         places: list[int] = []
         refused: dict[int, Mapping[str, Any]] = {}
+        end = time.monotonic() + _TURN_S
         for place, value in enumerate(call.body.messages):
+            if time.monotonic() > end:
+                await asyncio.sleep(0)
+                end = time.monotonic() + _TURN_S
             begin = ("messages", place)
             try:
                 mail = mail_object(call.caller, message_of(value, begin), begin)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import socket
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
 import psycopg
 import pytest
 
+from pgmta_features.http_api.api import Api
+from pgmta_features.http_api.caller import Caller
+from pgmta_features.http_api.intake.mails import Batch
 from tests.features.http_api.served import ServedApi, make_key
 from tests.sql.test_composed import SOURCE, put_template
 from tests.support.rows import column, fetch
@@ -338,3 +343,20 @@ def test_a_key_names_its_credentials_and_priorities(api: ServedApi, db: psycopg.
     assert problem(post(api, token, body, **fields))[1] == "credential-refused"
     stored = db.execute("SELECT priority, metadata ->> 'credential' FROM queue ORDER BY id")
     assert stored.fetchall() == [(6, "ses-a"), (8, None), (6, None)]
+
+
+async def test_a_batch_of_mistakes_leaves_others_their_turn() -> None:
+    api = Api.unserved()
+    [batch] = [each for each in api.operations if each.path == "/v1/messages/batch"]
+    senders = tuple(f"user{number:06d}@example.org" for number in range(50))
+    mails = [{**MAIL, "from": f"usr{number}@example.org"} for number in range(200)]
+    body = Batch.model_validate({"messages": mails})
+    caller = Caller("shop", "", frozenset({"send"}), senders, "own")
+    call: Any = SimpleNamespace(caller=caller, body=body, key="")
+    working: asyncio.Task[Any] = asyncio.create_task(batch.handler(call))  # type: ignore[arg-type]
+    turns = 0
+    while not working.done():
+        await asyncio.wait([working], timeout=0)
+        turns += 1
+    assert turns > 5
+    assert {each["problem"]["status"] for each in working.result().body["data"]} == {403}

@@ -48,6 +48,10 @@ BEGIN
     END IF;
     number := parts[2];
     place := parts[3];
+    IF parts[1]::bigint = (SELECT max(h.history) FROM event_history AS h)
+            AND EXISTS (SELECT FROM event_log AS l WHERE l.number = event_position.number) THEN
+        RETURN;  -- as nearly always, and found faster than the reason of a fault
+    END IF;
     SELECT CASE WHEN h.history = max(h.history) OVER () THEN events_last() ELSE h.last END INTO last
     FROM event_history AS h ORDER BY h.history = parts[1]::bigint DESC LIMIT 1;
     IF NOT EXISTS (SELECT FROM event_history AS h WHERE h.history = parts[1]::bigint) OR last >= 0 AND number > last THEN
@@ -81,7 +85,7 @@ CREATE FUNCTION events_read(
     after text, most integer, kinds text[] DEFAULT NULL, viewer text DEFAULT NULL, tenant text DEFAULT NULL,
     of_commit bigint DEFAULT NULL, of_at timestamptz DEFAULT NULL,
     behind integer DEFAULT NULL, last integer DEFAULT NULL
-) RETURNS TABLE (cursor text, id text, kind text, at timestamptz, message_id bigint, row_id bigint, document jsonb)
+) RETURNS TABLE (cursor text, id text, kind text, at timestamptz, message_id bigint, row_id bigint, document json)
     LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pgmta, pg_catalog, pg_temp
     -- a plan that was made for empty days would later read all of them
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -90,115 +94,131 @@ CREATE FUNCTION events_read(
 DECLARE
     max_recipients CONSTANT integer := 10000;  -- in a document: the message of a campaign has very many
     max_looks CONSTANT integer := 10000;  -- at events of which few fit: bounds the time of a call
+    leeway CONSTANT interval := '1 hour';  -- between clocks
     wanted CONSTANT integer := least(greatest(most, 0), 10000);
     looks CONSTANT integer := CASE WHEN kinds IS NULL AND viewer IS NULL AND tenant IS NULL THEN wanted ELSE max_looks END;
-    chosen CONSTANT integer := CASE WHEN viewer IS NULL AND tenant IS NULL THEN wanted ELSE max_looks END;
     history CONSTANT bigint := (SELECT max(h.history) FROM event_history AS h);
     start bigint := 0;
     start_place integer := 0;
+    numbers bigint[] := '{0}';
+    commits bigint[] := ARRAY[of_commit];
+    sizes integer[] := ARRAY[last];
+    -- These bounds name the days that are read, before a plan is made ready: for all days that takes longer than a page.
+    first_at timestamptz := of_at;
+    last_at timestamptz := of_at;
+    first_ended_at timestamptz;
+    last_ended_at timestamptz;
+    unended_since timestamptz;
+    fitting mail_events[];
+    their_numbers bigint[];
+    reached text;
+    shown integer := 0;
 BEGIN
     IF wanted = 0 THEN RETURN; END IF;
-    IF after IS NOT NULL THEN SELECT p.number, p.place INTO start, start_place FROM event_position(after) AS p; END IF;
-    RETURN QUERY
-    WITH numbered AS MATERIALIZED (
-        (SELECT l.number, l.commit, l.at, l.events, CASE l.number WHEN start THEN start_place ELSE 0 END AS read
-        FROM event_log AS l
-        WHERE of_commit IS NULL AND l.number >= start
-            AND (l.number > start OR start_place < l.events)
-        ORDER BY l.number LIMIT looks)
-        UNION ALL
-        SELECT 0, of_commit, of_at, last, behind WHERE of_commit IS NOT NULL
-    ), summed AS MATERIALIZED (
-        SELECT n.*, sum(n.events - n.read) OVER (ORDER BY n.number) - n.events + n.read AS earlier FROM numbered AS n
-    ), looked AS MATERIALIZED (
-        SELECT row_number() OVER (ORDER BY s.number, e.place) AS n, s.number, e.*
-        FROM summed AS s, LATERAL (
-            SELECT * FROM mail_events AS e WHERE e.commit = s.commit AND e.at = s.at AND e.place > s.read AND e.place <= s.events
-            ORDER BY e.place LIMIT looks) AS e
-        WHERE s.earlier < looks ORDER BY 1 LIMIT looks
-    ), fitting AS MATERIALIZED (
-        SELECT * FROM looked AS l WHERE kinds IS NULL OR l.kind = ANY (kinds) ORDER BY l.n LIMIT chosen
-    ), known AS MATERIALIZED (
-        SELECT f.n, f.number, f.commit, f.place, f.kind, f.message_id, f.row_id, f.detail,
-            CASE WHEN f.ended_at IS NULL OR f.detail IS NOT NULL THEN f.at ELSE f.ended_at END AS happened_at,
-            a.attempt, a.code, a.enhanced, a.reply, a.class, a.host, a.returned, a.late,
-            coalesce(a.recipient, CASE WHEN f.row_id > 0 THEN o.recipients[1] END, f.detail ->> 'recipient') AS recipient,
-            CASE f.kind WHEN 'accepted' THEN o.recipients END AS recipients,
-            coalesce(a.sender, o.sender) AS sender,
-            coalesce(a.tenant, m.tenant, o.tenant, f.detail ->> 'tenant') AS tenant,
-            coalesce(a.message_id_header, m.message_id_header, o.message_id_header) AS message_id_header,
-            coalesce(a.submitted_by, m.submitted_by, o.submitted_by) AS submitted_by,
-            coalesce(a.metadata, o.metadata) AS metadata
-        FROM fitting AS f
-        LEFT JOIN LATERAL (
-            SELECT * FROM attempts AS a
-            WHERE a.message_id = f.message_id AND a.row_id = f.row_id AND a.lease_token = f.lease_token
-                AND a.ended_at = f.ended_at
-            LIMIT 1
-        ) AS a ON true
-        LEFT JOIN messages AS m ON m.id = f.message_id AND f.ended_at IS NULL
-        LEFT JOIN LATERAL (  -- the rows of an event that is about no entry of the log: in the queue, or in the log later on
-            SELECT array_agg(DISTINCT r.recipient) AS recipients, min(r.sender) AS sender, min(r.tenant) AS tenant,
-                (array_agg(r.metadata))[1] AS metadata, min(r.message_id_header) AS message_id_header,
-                min(r.submitted_by) AS submitted_by
+    IF of_commit IS NULL THEN
+        IF after IS NOT NULL THEN SELECT p.number, p.place INTO start, start_place FROM event_position(after) AS p; END IF;
+        SELECT array_agg(n.number), array_agg(n.commit), array_agg(n.events), min(n.at), max(n.at)
+        INTO numbers, commits, sizes, first_at, last_at
+        FROM (
+            SELECT l.number, l.commit, l.events, l.at FROM event_log AS l
+            WHERE l.number >= start AND (l.number > start OR start_place < l.events)
+            ORDER BY l.number LIMIT looks) AS n;
+        IF numbers IS NULL THEN RETURN; END IF;
+    END IF;
+    WITH looked AS (
+        SELECT s.number, e.event, (e.event).place, (e.event).kind, (e.event).at, (e.event).ended_at
+        FROM (
+            SELECT r.*, sum(r.size - r.read) OVER (ORDER BY r.number) - r.size + r.read AS earlier
             FROM (
-                (SELECT q.recipient, q.sender, q.tenant, q.metadata, NULL AS message_id_header, NULL AS submitted_by
-                FROM queue AS q WHERE f.row_id IS NULL AND q.message_id = f.message_id LIMIT max_recipients)
-                UNION ALL
-                SELECT q.recipient, q.sender, q.tenant, q.metadata, NULL, NULL FROM queue AS q WHERE q.id = f.row_id
-                UNION ALL
-                (SELECT a.recipient, a.sender, a.tenant, a.metadata, a.message_id_header, a.submitted_by
-                FROM attempts AS a
-                WHERE f.row_id IS NULL AND a.message_id = f.message_id
-                    AND a.ended_at >= f.at - interval '1 hour' AND a.ended_at <= now() + interval '1 hour'
-                LIMIT max_recipients)
-                UNION ALL
-                SELECT a.recipient, a.sender, a.tenant, a.metadata, a.message_id_header, a.submitted_by
-                FROM attempts AS a
-                WHERE a.message_id = f.message_id AND a.row_id = f.row_id
-                    AND a.ended_at >= f.at - interval '1 hour' AND a.ended_at <= now() + interval '1 hour'
-            ) AS r
-            WHERE f.ended_at IS NULL  -- here, and not behind ON, where both tables would be read for each event
-        ) AS o ON true
-    ), shown AS MATERIALIZED (
-        SELECT * FROM known AS k
-        WHERE (events_read.viewer IS NULL OR k.submitted_by = events_read.viewer)
-            AND (events_read.tenant IS NULL OR k.tenant = events_read.tenant)
-        ORDER BY k.n LIMIT wanted
-    ), reached AS (
-        SELECT p.number, p.place FROM (SELECT count(*) AS number FROM looked) AS c, LATERAL (
-            (SELECT l.number, l.place FROM looked AS l WHERE c.number = looks ORDER BY l.n DESC LIMIT 1)
-            UNION ALL
-            (SELECT n.number, n.events FROM numbered AS n WHERE c.number < looks ORDER BY n.number DESC LIMIT 1)
-        ) AS p
-        WHERE (SELECT count(*) FROM shown) < wanted AND NOT EXISTS (
-            SELECT FROM shown AS s WHERE (s.number, s.place) = (p.number, p.place))
-    )
-    SELECT r.cursor, r.id, r.kind, r.at, r.message_id, r.row_id, r.document
-    FROM (
-        SELECT s.n, format('%s.%s.%s', history, s.number, s.place) AS cursor, i.id, s.kind, s.happened_at AS at,
-            s.message_id, s.row_id, jsonb_strip_nulls(jsonb_build_object(
-                'id', i.id, 'type', 'mail.' || s.kind, 'time', event_time(s.happened_at), 'message_id', s.message_id::text,
-                'recipient', s.recipient, 'recipients', s.recipients, 'sender', s.sender, 'tenant', nullif(s.tenant, ''),
-                'message_id_header', s.message_id_header, 'submitted_by', s.submitted_by, 'attempt', nullif(s.attempt, 0),
-                'code', CASE WHEN i.back THEN substring(s.returned FROM '^([245][0-9][0-9])( |$)')::integer
+                SELECT n.*, CASE WHEN of_commit IS NOT NULL THEN behind WHEN n.number = start THEN start_place ELSE 0 END AS read
+                FROM unnest(numbers, commits, sizes) AS n (number, commit, size)) AS r
+        ) AS s, LATERAL (
+            SELECT e AS event, e.place FROM mail_events AS e
+            WHERE e.commit = s.commit AND e.at >= first_at AND e.at <= last_at AND e.place > s.read AND e.place <= s.size
+            ORDER BY e.place LIMIT looks) AS e
+        WHERE s.earlier < looks ORDER BY s.number, e.place LIMIT looks)
+    SELECT array_agg(l.event) FILTER (WHERE f.fits), array_agg(l.number) FILTER (WHERE f.fits), min(l.ended_at), max(l.ended_at),
+        min(l.at) FILTER (WHERE l.ended_at IS NULL),
+        CASE WHEN count(*) = looks THEN (array_agg(l.number || '.' || l.place))[looks]
+            ELSE numbers[cardinality(numbers)] || '.' || sizes[cardinality(sizes)] END
+    INTO fitting, their_numbers, first_ended_at, last_ended_at, unended_since, reached
+    FROM looked AS l, LATERAL (SELECT kinds IS NULL OR l.kind = ANY (kinds) AS fits) AS f;
+    reached := history || '.' || reached;
+    FOR cursor, id, kind, at, message_id, row_id, document IN
+        SELECT history || '.' || s.number || '.' || s.place, s.commit || '-' || s.place, s.kind, s.happened_at, s.message_id,
+            s.row_id, concat('{"id":"', s.commit, '-', s.place, '","type":"mail.', s.kind, '","time":"', event_time(s.happened_at),
+                '"', ',"message_id":"' || s.message_id || '"', ',"recipient":' || to_json(s.recipient),
+                ',"recipients":' || to_json(s.recipients), ',"sender":' || to_json(s.sender),
+                ',"tenant":' || to_json(nullif(s.tenant, '')), ',"message_id_header":' || to_json(s.message_id_header),
+                ',"submitted_by":' || to_json(s.submitted_by),
+                CASE WHEN s.metadata <> '{}' THEN ',"metadata":' || (event_metadata(s.metadata) -> 'metadata')::text END, ',"attempt":' || nullif(s.attempt, 0),
+                ',"code":' || CASE WHEN s.back THEN substring(s.returned FROM '^([245][0-9][0-9])( |$)')::integer
                     ELSE nullif(s.code, 0) END,
-                'enhanced', CASE WHEN i.back THEN substring(s.returned FROM '^[0-9]{3} ([245][.][0-9]+[.][0-9]+)( |$)')
-                    ELSE nullif(s.enhanced, '') END,
-                'reply', CASE WHEN i.back THEN s.returned WHEN NOT i.ended THEN nullif(s.reply, '') END,
-                'class', CASE WHEN s.kind IN ('deferred', 'bounced', 'unknown', 'expired') THEN s.class END,
-                'host', nullif(s.host, ''),
-                'reason', CASE WHEN i.ended THEN nullif(s.reply, '') ELSE s.detail ->> 'reason' END, 'late', s.late))
-            -- apart, because nulls in metadata are the sender's
-            || CASE WHEN s.metadata <> '{}' THEN event_metadata(s.metadata) ELSE '{}' END AS document
-        FROM shown AS s, LATERAL (
-            SELECT format('%s-%s', s.commit, s.place) AS id, s.kind = 'bounced' AND s.detail IS NOT NULL AS back,
-                s.kind IN ('cancelled', 'suppressed') AS ended OFFSET 0) AS i
-        UNION ALL
-        SELECT 9223372036854775807, format('%s.%s.%s', history, p.number, p.place), NULL, NULL, NULL, NULL, NULL, NULL
-        FROM reached AS p
-    ) AS r
-    ORDER BY r.n;
+                ',"enhanced":' || to_json(CASE WHEN s.back
+                    THEN substring(s.returned FROM '^[0-9]{3} ([245][.][0-9]+[.][0-9]+)( |$)') ELSE nullif(s.enhanced, '') END),
+                ',"reply":' || to_json(CASE WHEN s.back THEN s.returned WHEN NOT s.is_end THEN nullif(s.reply, '') END),
+                ',"class":' || to_json(CASE WHEN s.kind IN ('deferred', 'bounced', 'unknown', 'expired') THEN s.class END),
+                ',"host":' || to_json(nullif(s.host, '')),
+                ',"reason":' || to_json(CASE WHEN s.is_end THEN nullif(s.reply, '') ELSE s.detail ->> 'reason' END),
+                ',"late":' || s.late, '}')::json
+        FROM (
+            SELECT f.*,
+                CASE WHEN f.ended_at IS NULL OR f.detail IS NOT NULL THEN f.at ELSE f.ended_at END AS happened_at,
+                f.kind = 'bounced' AND f.detail IS NOT NULL AS back, f.kind IN ('cancelled', 'suppressed') AS is_end,
+                a.attempt, a.code, a.enhanced, a.reply, a.class, a.host, a.returned, a.late,
+                coalesce(a.recipient, CASE WHEN f.row_id > 0 THEN o.recipients[1] END, f.detail ->> 'recipient') AS recipient,
+                CASE f.kind WHEN 'accepted' THEN o.recipients END AS recipients,
+                coalesce(a.sender, o.sender) AS sender,
+                coalesce(a.tenant, m.tenant, o.tenant, f.detail ->> 'tenant') AS tenant,
+                coalesce(a.message_id_header, m.message_id_header, o.message_id_header) AS message_id_header,
+                coalesce(a.submitted_by, m.submitted_by, o.submitted_by) AS submitted_by,
+                coalesce(a.metadata, o.metadata) AS metadata
+            FROM unnest(fitting, their_numbers) WITH ORDINALITY AS f (
+                at, commit, place, kind, message_id, row_id, lease_token, ended_at, detail, number, n)
+            LEFT JOIN LATERAL (
+                SELECT * FROM attempts AS a
+                WHERE a.message_id = f.message_id AND a.row_id = f.row_id AND a.lease_token = f.lease_token
+                    AND a.ended_at >= first_ended_at AND a.ended_at <= last_ended_at
+                    AND a.ended_at IS NOT DISTINCT FROM f.ended_at  -- with = the days would be chosen again for each event
+                LIMIT 1
+            ) AS a ON true
+            LEFT JOIN messages AS m ON m.id = f.message_id AND f.ended_at IS NULL
+            LEFT JOIN LATERAL (  -- the rows of an event that is about no entry of the log: in the queue, or in the log later on
+                SELECT array_agg(DISTINCT r.recipient) AS recipients, min(r.sender) AS sender, min(r.tenant) AS tenant,
+                    (array_agg(r.metadata))[1] AS metadata, min(r.message_id_header) AS message_id_header,
+                    min(r.submitted_by) AS submitted_by
+                FROM (
+                    (SELECT q.recipient, q.sender, q.tenant, q.metadata, NULL AS message_id_header, NULL AS submitted_by
+                    FROM queue AS q WHERE f.row_id IS NULL AND q.message_id = f.message_id LIMIT max_recipients)
+                    UNION ALL
+                    SELECT q.recipient, q.sender, q.tenant, q.metadata, NULL, NULL FROM queue AS q WHERE q.id = f.row_id
+                    UNION ALL
+                    (SELECT a.recipient, a.sender, a.tenant, a.metadata, a.message_id_header, a.submitted_by
+                    FROM attempts AS a
+                    WHERE f.row_id IS NULL AND a.message_id = f.message_id
+                        AND a.ended_at >= unended_since - leeway AND a.ended_at <= now() + leeway
+                    LIMIT max_recipients)
+                    UNION ALL
+                    SELECT a.recipient, a.sender, a.tenant, a.metadata, a.message_id_header, a.submitted_by
+                    FROM attempts AS a
+                    WHERE a.message_id = f.message_id AND a.row_id = f.row_id
+                        AND a.ended_at >= unended_since - leeway AND a.ended_at <= now() + leeway
+                ) AS r
+                WHERE f.ended_at IS NULL  -- here, and not behind ON, where both tables would be read for each event
+            ) AS o ON true
+        ) AS s
+        WHERE (events_read.viewer IS NULL OR s.submitted_by = events_read.viewer)
+            AND (events_read.tenant IS NULL OR s.tenant = events_read.tenant)
+        ORDER BY s.n LIMIT wanted
+    LOOP
+        shown := shown + 1;
+        RETURN NEXT;
+    END LOOP;
+    IF shown < wanted AND reached IS DISTINCT FROM cursor THEN
+        cursor := reached;
+        id := NULL; kind := NULL; at := NULL; message_id := NULL; row_id := NULL; document := NULL;
+        RETURN NEXT;
+    END IF;
 END $$;
 COMMENT ON FUNCTION events_read IS
     'The events behind a cursor in their order, at most so many; without a cursor from the first that is kept. Only of these '

@@ -169,7 +169,7 @@ DECLARE
     began timestamptz;
     seconds double precision;
 BEGIN
-    SELECT array_agg(f.at), array_agg(f.document) INTO times, documents
+    SELECT array_agg(f.at), array_agg(f.document::jsonb) INTO times, documents
     FROM events_read(NULL, last, NULL, consumer.viewer, consumer.tenant, of_commit, of_at, behind, last) AS f
     WHERE f.id IS NOT NULL;
     began := clock_timestamp();

@@ -373,7 +373,7 @@ COMMENT ON FUNCTION api_usage IS
     'back or were complained about, up to now.';
 
 CREATE FUNCTION api_events(after text, most integer, kinds text[]) RETURNS TABLE (
-    cursor text, id text, kind text, document jsonb
+    cursor text, id text, kind text, document json
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
     viewer record;

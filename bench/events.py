@@ -6,7 +6,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ import psycopg
 
 from bench import cpu
 from bench.columns import aligned, number
+from bench.corpus import Plan
 from bench.daemons import Product
 from bench.database import Server, fresh
 from bench.helper import Helper, HelperError
@@ -40,9 +41,10 @@ MOST_S = 1.0
 _GOOD, _BAD_OF_KIND, _MAILS, _PAUSE_S = 75, 5, 100, 0.05
 ABOUT = f"""Measure the relay while programs get its events.
 
-One queued takes --mails from the queue to a next hop. Each of --rounds does so while nobody
-subscribes, while a reader has them by cursor, while they are posted to a webhook, while they go
-into a table, and while a function is called with them. A round ends when the last event is there.
+smtpd takes --mails by SMTP while one queued sends them to a next hop. Each of --rounds does so
+while nobody subscribes, while a reader has their events by cursor, while they are posted to a
+webhook, while they go into a table, and while a function is called with them. A round begins with
+the first mail, and ends when the last one has gone and its events are there.
 At last {_GOOD} webhooks get the events of single mails, beside {_BAD_OF_KIND} each that hang, fail,
 reset, answer 410 or redirect inward.
 {EXIT_CODES_HELP}the rate by cursor is under {LEAST["cursor"]}, or the one of webhooks under
@@ -50,11 +52,7 @@ reset, answer 410 or redirect inward.
 an event takes more than {MOST_S:g} s (p99) to the good webhooks beside bad ones."""
 TIMEOUT_S = 120.0
 _EVENTS_PER_MAIL = 2  # accepted, delivered
-_FILL = """
-SELECT submit('s@a.example', ARRAY['r' || n || '@b.example'],
-    convert_to(E'Subject: x\\r\\n\\r\\n' || repeat('x', 4000), 'UTF8'))
-FROM generate_series(1, %s) AS n
-"""
+_OCTETS, _DOMAINS, _SESSIONS = 4096, 50, 50
 _LEFT = "SELECT EXISTS (SELECT FROM queue)"
 _APPLICATION = """
 CREATE SCHEMA shop;
@@ -76,7 +74,7 @@ type Count = Callable[[], int]
 
 
 class Relay:
-    """A queued, a next hop, a receiver of webhooks, and an application's table and function."""
+    """A relay, a next hop, a receiver of webhooks, and an application's table and function."""
 
     def __init__(self, server: Server, directory: Path) -> None:
         self.server, self.directory = server, directory
@@ -102,7 +100,8 @@ class Relay:
         self.db = self.stack.enter_context(psycopg.connect(uri, autocommit=True))
         self.db.execute("SET search_path = pgmta")
         self.db.execute(_APPLICATION)
-        cpu.settle({"queued": pids})
+        smtpd, self.smtp_port = product.start_smtpd(None)
+        cpu.settle({"smtpd": [smtpd], "queued": pids})
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,16 +114,24 @@ class Relay:
 
     def rate(self, mode: str, mails: int) -> float:
         """Relay mails and return their rate until the last one has gone, and its events came."""
-        with getattr(self, mode)() as events, self._unsubscribed():
-            with self.db.transaction():
-                self.db.execute(_FILL, (mails,))
-            began = time.monotonic()
+        plan = Plan(secrets.token_hex(4), mails, _OCTETS, 1, _DOMAINS)
+        config = {
+            "plan": plan.as_dict(), "port": self.smtp_port, "reuse": True, "rate": 0.0,
+            "sessions": _SESSIONS, "directory": str(self.directory),
+        }  # fmt: skip
+        source = Helper("source", config, self.directory / "source.log")
+        with getattr(self, mode)() as events, self._unsubscribed(), closing(source):
+            source.wait("ready")
+            source.tell("go")
+            sent = source.wait("result", TIMEOUT_S)
+            if sent["accepted"] != mails:
+                raise HelperError(f"{mode}: {sent['accepted']} of {mails} mails were taken")
             wanted = _EVENTS_PER_MAIL * mails if mode != "nobody" else 0
             while self.db.execute(_LEFT).fetchall()[0][0] or events() < wanted:
                 time.sleep(0.02)
-                if time.monotonic() - began > TIMEOUT_S:
+                if time.monotonic() - sent["first"] > TIMEOUT_S:
                     raise HelperError(f"{mode}: {events()} of {wanted} events came")
-            return mails / (time.monotonic() - began)
+            return float(mails / (time.monotonic() - sent["first"]))
 
     @contextmanager
     def _unsubscribed(self) -> Iterator[None]:
@@ -234,7 +241,7 @@ MODES = ("cursor", "posted", "table", "function")
 
 @relay_options("uri", "keep")
 @click.command(context_settings=HELP_SETTINGS, help=ABOUT)
-@click.option("--mails", default=5000, type=click.IntRange(100), help="Mails of a round.")
+@click.option("--mails", default=20000, type=click.IntRange(100), help="Mails of a round.")
 @click.option("--rounds", default=5, type=click.IntRange(1), help="Rounds; medians count.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON.")
 def main(uri: str | None, keep: bool, mails: int, rounds: int, json_: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -23,7 +23,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 CONDITION_FIELDS = ("sender", "recipient", "domain", "tenant", "metadata")
 """What a condition may be about, as `queuectl list` has it."""
 
+_OF_RECIPIENTS = ("recipient", "domain")
 _MAX_CONDITION_TEXTS = 100
+_MAX_RECIPIENT_PATTERNS = 10  # each is compared with each recipient of a mail
 _MAX_TEXT_CHARACTERS = 500
 _LEAST_FREE_PORT = 1024  # below it, public hosts are asked at the ports of HTTP alone
 _PORTS = {"https": 443, "http": 80}
@@ -119,6 +121,9 @@ def read_condition(given: Mapping[str, Any]) -> Selection:
         texts[field] = values
     if sum(map(len, texts.values())) > _MAX_CONDITION_TEXTS:
         raise ValueError(f"a condition has at most {_MAX_CONDITION_TEXTS} texts")
+    patterns = [text for field in _OF_RECIPIENTS for text in texts.get(field, []) if "*" in text]
+    if len(patterns) > _MAX_RECIPIENT_PATTERNS:
+        raise ValueError(f"at most {_MAX_RECIPIENT_PATTERNS} texts about recipients have a *")
     try:
         return parse(**texts)
     except ValueError as error:
@@ -145,7 +150,12 @@ def fits(condition: Selection, document: str) -> bool:
     Of an event about several recipients one has to meet it.
     """
     event: dict[str, Any] = json.loads(document)
-    recipients: Iterable[str] = event.get("recipients") or [event.get("recipient", "")]
+    recipients: Sequence[str] = event.get("recipients") or [event.get("recipient", "")]
     metadata = json.dumps(event.get("metadata", {}))
     sender, tenant = event.get("sender", ""), event.get("tenant", "")
-    return any(condition.takes(_EventMail(sender, to, tenant, metadata)) for to in recipients)
+    each = Selection(tuple(g for g in condition.groups if g[0].field in _OF_RECIPIENTS))
+    common = Selection(tuple(g for g in condition.groups if g not in each.groups))
+    # an event may have thousands of recipients, and queued delivers mail meanwhile
+    return common.takes(_EventMail(sender, "", tenant, metadata)) and any(
+        each.takes(_EventMail(sender, to, tenant, metadata)) for to in recipients
+    )

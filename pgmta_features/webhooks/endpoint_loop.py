@@ -102,13 +102,13 @@ class EndpointLoop:
                     )  # fmt: skip
                     reached, self._accepted, away = None, False, False
                     if trial:
-                        await self._try_others([row for row in rows if self._takes(row)])
+                        await self._try_others(await self._wanted(rows))
                     elif self._replays:
                         await self._replay()
                     elif not rows:
                         self.behind = None
                         await self._wait_for_news()
-                    elif await self._deliver([row for row in rows if self._takes(row)]):
+                    elif await self._deliver(await self._wanted(rows)):
                         reached = rows[-1].place
                 except (StoreUnavailable, psycopg.Error) as error:
                     if not away:
@@ -118,9 +118,18 @@ class EndpointLoop:
         finally:
             self._connection.close()
 
-    def _takes(self, row: EventRow) -> bool:
-        condition = self.endpoint.condition
-        return row.document is not None and (condition is None or fits(condition, row.document))
+    async def _wanted(self, rows: Sequence[EventRow]) -> list[EventRow]:
+        """Return the events that meet the condition of the endpoint."""
+        condition, found = self.endpoint.condition, []
+        for row in rows:
+            if row.document is None:
+                continue
+            if condition is not None:
+                await asyncio.sleep(0)  # it may take milliseconds, and this process delivers mail
+                if not fits(condition, row.document):
+                    continue
+            found.append(row)
+        return found
 
     async def _until_due(self) -> bool:
         """Wait for the end of the pause after a failure; return whether a trial ends it before.

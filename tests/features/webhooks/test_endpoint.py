@@ -131,6 +131,7 @@ def test_a_condition_is_that_of_filters() -> None:
     one_of = read_condition({"domain": ["c.example"]})
     accepted = {"sender": "x@y.example", "recipients": ["a@b.example", "a@c.example"]}
     assert fits(one_of, json.dumps(accepted))
+    assert not fits(one_of & condition, json.dumps(accepted))
     assert not fits(one_of, json.dumps(accepted | {"recipients": ["a@b.example"]}))
 
 
@@ -142,6 +143,7 @@ def test_a_condition_is_that_of_filters() -> None:
     ({"sender": ["a\0b"]}, "sender"),
     ({"sender": ["x" * 501]}, "500 characters"),
     ({"sender": ["x"] * 101}, "100 texts"),
+    ({"recipient": ["*x*"] * 6, "domain": ["*.x"] * 5}, "at most 10 texts about recipients"),
     ({"where": ["true); DROP TABLE queue; --"]}, "unknown key"),
 ])  # fmt: skip
 def test_what_is_no_condition_is_named(given_one: dict[str, object], named: str) -> None:

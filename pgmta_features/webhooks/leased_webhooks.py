@@ -51,10 +51,6 @@ class Claimed(NamedTuple):
     replays: bool
 
 
-type Owner = tuple[str | None, str | None]
-"""Tenant and viewer: endpoints that one customer may have made."""
-
-
 class EventRow(NamedTuple):
     """An event, or a place without one, in the order of the log; `document` is JSON."""
 
@@ -87,9 +83,10 @@ class Endpoint:
         return is_foreign(settings.tenant, settings.viewer, settings.created_by)
 
     @property
-    def owner(self) -> Owner | None:
-        """Whose endpoint it is; None: an operator's."""
-        return (self.settings.tenant, self.settings.viewer) if self.foreign else None
+    def owner(self) -> str | None:
+        """The tenant whose endpoint it is, or without one the key; None: an operator's."""
+        settings = self.settings
+        return (settings.tenant or settings.viewer or settings.created_by) if self.foreign else None
 
 
 class LeasedWebhooks:

@@ -7,14 +7,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 
-from pgmta_features.webhooks.leased_webhooks import Owner
-
 MAX_REQUESTS = 100
-"""Under way at once."""
-MAX_FAILING_REQUESTS = 20
+"""Under way at once, to endpoints of tenants and keys."""
+MAX_FAILING_REQUESTS = 50
 """Of these, to endpoints whose last one failed."""
 MAX_REQUESTS_OF_OWNER = 10
-"""Of these, to endpoints of one tenant and viewer; and as many to those of them that fail."""
+"""Of these, to endpoints of one owner; and as many to those of them that fail."""
 
 
 class Slots:
@@ -23,20 +21,24 @@ class Slots:
     def __init__(self) -> None:
         self._all = asyncio.Semaphore(MAX_REQUESTS)
         self._failing = asyncio.Semaphore(MAX_FAILING_REQUESTS)
-        self._of_owner: defaultdict[tuple[Owner, bool], asyncio.Semaphore] = defaultdict(
+        self._of_owner: defaultdict[tuple[str, bool], asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(MAX_REQUESTS_OF_OWNER)
         )
 
     @asynccontextmanager
-    async def take(self, owner: Owner | None, failing: bool) -> AsyncIterator[None]:
+    async def take(self, owner: str | None, failing: bool) -> AsyncIterator[None]:
         """Wait for a place; `failing` says whether the endpoint's last request failed.
 
-        Endpoints of operators have no owner: each has one request at a time, whatever others do.
+        Endpoints of operators have no owner, and wait for nobody: there are at most 100, with one
+        request each.
 
         The place among all comes last: whoever waits for another one does not hold it.
         """
+        if owner is None:
+            yield
+            return
         async with (
-            self._of_owner[owner, failing] if owner else nullcontext(),
+            self._of_owner[owner, failing],
             self._failing if failing else nullcontext(),
             self._all,
         ):

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Annotated, Any, NoReturn
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 
 from pgmta.config.loader import reason_of
 from pgmta_features.http_api.problem import Problem, pointer_of, sentences
@@ -63,6 +63,8 @@ def read_json(octets: bytes, judged_singly: str = "") -> Any:
     """
     if _too_many(octets):
         raise Problem(400, "not-json", "The body has too many values: over some 100,000.")
+    if (plain := _plain(octets)) is not None:
+        return plain
     try:
         text = octets.decode()
         try:
@@ -89,6 +91,44 @@ def read_json(octets: bytes, judged_singly: str = "") -> Any:
         if found := _strange_in(value):
             raise found
     return value
+
+
+def _plain(octets: bytes) -> Any:
+    """Return the value of a JSON text in which nothing is wrong or odd, or None.
+
+    This decoder takes a tenth of the time of the strict one, which says what is wrong.
+    """
+    if b"\\u0000" in octets:
+        return None
+    try:
+        value = from_json(octets, allow_inf_nan=False)
+        texts = _texts_in(value, MAX_DEPTH)
+    except ValueError:
+        return None
+    # of two equal keys the value has only the last, so it has fewer texts than the octets
+    quotes = octets.count(b'"')
+    if quotes != 2 * texts and b"\\\\" not in octets:
+        quotes -= octets.count(b'\\"')
+    return value if quotes == 2 * texts else None
+
+
+def _texts_in(value: Any, levels: int) -> int:
+    """Return the number of texts in a value, its keys too.
+
+    Raises ValueError if it has more levels, or a number beyond a double.
+    """
+    if isinstance(value, str):
+        return 1
+    if isinstance(value, _CONTAINERS):
+        if not levels:
+            raise ValueError("it is too deep")
+        found, members = (len(value), value.values()) if isinstance(value, dict) else (0, value)
+        for each in members:
+            found += _texts_in(each, levels - 1)
+        return found
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is too large")
+    return 0
 
 
 def checked_body[M: BaseModel](value: Any, model: type[M], begin: Path = ()) -> M:

@@ -41,6 +41,38 @@ def test_what_is_json_is_read(value: Any) -> None:
     assert read_json(json.dumps(value, ensure_ascii=False).encode()) == value
 
 
+WRITTEN_TEXTS = st.lists(
+    st.sampled_from(["a", "\\u0061", " ", '\\"', "\\\\", "\\n", "\\u0022", "{", ":", "é"]),
+    max_size=3,
+).map(lambda parts: f'"{"".join(parts)}"')
+WRITTEN_VALUES = st.recursive(
+    st.sampled_from(["null", "true", "1", "-2.5e3"]) | WRITTEN_TEXTS,
+    lambda inner: (
+        st.lists(inner).map(lambda each: f"[{', '.join(each)}]")
+        | st.lists(st.tuples(WRITTEN_TEXTS, inner)).map(
+            lambda pairs: f"{{{','.join(f'{key} : {value}' for key, value in pairs)}}}"
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(WRITTEN_VALUES)
+def test_a_key_that_is_there_twice_is_found_however_it_is_written(text: str) -> None:
+    lost = []
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        lost.append(len(pairs) - len(dict(pairs)))
+        return dict(pairs)
+
+    value = json.loads(text, object_pairs_hook=members)
+    if any(lost):
+        with pytest.raises(Problem, match="twice"):
+            read_json(text.encode())
+    else:
+        assert read_json(text.encode()) == value
+
+
 @pytest.mark.parametrize(
     ("text", "status", "pointer"),
     [

@@ -122,8 +122,9 @@ class ServerConnection(RequestHandler):
         """Count the octets since the last answer, and begin the time of a header."""
         if not self._admitted:
             return
-        if self._ignores:
-            super().data_received(data)  # aiohttp ends the connection after _LINGER_S
+        # aiohttp ends a connection that is ignored after _LINGER_S, and resumes its parser by b""
+        if self._ignores or not data:
+            super().data_received(data)
             return
         if not self._serving and not self._until:
             self._until = self._owner.now() + self._owner.site.limits.request_s

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-from aiohttp import web
+from collections.abc import Callable
 
 from pgmta_features.http_api.caller import ANY_TENANT, Caller
 from pgmta_features.http_api.problem import Problem
@@ -48,15 +45,11 @@ class BodyPlaces:
     def __init__(self) -> None:
         self._taken: Counter[str] = Counter()
 
-    @contextmanager
-    def place(self, caller: Caller, request: web.Request) -> Iterator[bool]:
-        """Count a request, unless all of its body is there; yield whether it is counted.
+    def take(self, caller: Caller) -> str:
+        """Count a request; return for whom, as `give_back` takes it.
 
         Raises Problem if there are too many of them.
         """
-        if request.content.is_eof():
-            yield False
-            return
         alone = caller.tenant in ("", ANY_TENANT)
         whose = caller.acting if alone else caller.tenant  # no tenant has a colon
         if self._taken[whose] >= MAX_BODIES:
@@ -64,12 +57,13 @@ class BodyPlaces:
             raise Problem(429, "rate", f"{MAX_BODIES} bodies of the {who} are under way.",
                           headers={"Retry-After": _RETRY_S, "Connection": "close"})  # fmt: skip
         self._taken[whose] += 1
-        try:
-            yield True
-        finally:
-            self._taken[whose] -= 1
-            if not self._taken[whose]:
-                del self._taken[whose]
+        return whose
+
+    def give_back(self, whose: str) -> None:
+        """Count one no more."""
+        self._taken[whose] -= 1
+        if not self._taken[whose]:
+            del self._taken[whose]
 
 
 class Refusals:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -59,10 +58,10 @@ class ApiRoutes:
     def routes(self) -> Sequence[Route]:
         """Return the routes under the present configuration."""
         self._is_proxy = Networks(self._site.config.proxies).contains
-        body = self._api.limits.api_body
+        self._limits = self._api.limits
         return [
             Route(each.method, _routed(each.path), partial(self._serve, each),
-                  self._max_body(each, body))
+                  self._max_body(each, self._limits.api_body))
             for each in self._api.operations
         ]  # fmt: skip
 
@@ -80,23 +79,7 @@ class ApiRoutes:
 
     async def _serve(self, operation: Operation, request: web.Request) -> web.StreamResponse:
         fields: dict[str, str] = {}
-        try:
-            return await self._answer(operation, request, fields)
-        except Problem as error:
-            error.headers = {**fields, **error.headers}
-            raise
-        except HttpError as error:
-            if error.status != 413:
-                raise
-            raise Problem(
-                413, "body-size", error.detail, headers={**fields, **error.headers}
-            ) from None
-
-    async def _answer(
-        self, operation: Operation, request: web.Request, fields: dict[str, str]
-    ) -> web.StreamResponse:
-        taken = 0
-        places = ExitStack()
+        caller, taken, place = _NOBODY, 0, ""
 
         def take(octets: int) -> None:
             nonlocal taken
@@ -106,33 +89,44 @@ class ApiRoutes:
             taken += octets
             self._octets_under_way += octets
 
-        client = self._protected_client(request)
-        if operation.public:
-            caller, renew = _NOBODY, _hold
-        else:
-            caller = await self._authenticate(request, client)
-            renew = partial(self._renew, operation, request, client)
-            fields |= self._count(caller)
-            _check_scope(operation, caller)
         try:
-            comes = places.enter_context(self._bodies.place(caller, request))
+            client = self._protected_client(request)
+            renew: Callable[[], Awaitable[None]] = _hold
+            if not operation.public:
+                caller = await self._authenticate(request, client)
+                renew = partial(self._renew, operation, request, client)
+                fields = self._count(caller)
+                _check_scope(operation, caller)
+            if not request.content.is_eof():
+                place = self._bodies.take(caller)
             call = Call(
                 caller=caller,
                 request=request,
                 path=_path(request),
                 query=_query(operation, request),
-                body=await _body(operation, request, take, self._api.limits.api_body),
+                body=await _body(operation, request, take, self._limits.api_body),
                 key=_idempotency_key(request) if operation.stores else "",
                 take_octets=take,
                 renew=renew,
             )
-            if comes and call.body is not None:
-                places.close()
+            if place and call.body is not None:
+                self._bodies.give_back(place)
+                place = ""
                 await renew()
             found = await operation.handler(call)
+        except Problem as error:
+            error.headers = {**fields, **error.headers}
+            raise
+        except HttpError as error:
+            if error.status != 413:
+                raise
+            raise Problem(
+                413, "body-size", error.detail, headers={**fields, **error.headers}
+            ) from None
         finally:
             self._octets_under_way -= taken
-            places.close()
+            if place:
+                self._bodies.give_back(place)
         if isinstance(found, web.StreamResponse):
             return found
         headers = {**fields, **found.headers}
@@ -193,7 +187,7 @@ class ApiRoutes:
 
         The fields are those of draft-ietf-httpapi-ratelimit-headers-10.
         """
-        limit = self._api.limits.api_rate
+        limit = self._limits.api_rate
         if limit is None:
             return {}
         left = self._rates.take(caller.name, limit)
@@ -271,11 +265,10 @@ async def _body(
             raise Problem(400, "body-unexpected", "The operation takes no body.",
                           headers={"Connection": "close"})  # fmt: skip
         return None
-    kinds = ", ".join([*([JSON_TYPE] if operation.body else []), *operation.other_bodies])
     if not sent and operation.body and not operation.needs_body:
         return operation.body()
     if not sent:
-        raise Problem(400, "body-missing", f"The operation needs a body: {kinds}.")
+        raise Problem(400, "body-missing", f"The operation needs a body: {_kinds(operation)}.")
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding != "identity":
         raise Problem(415, "body-type", "A body with a Content-Encoding is not taken.",
@@ -283,10 +276,16 @@ async def _body(
     if kind in operation.other_bodies:
         return None
     if operation.body is None or kind != JSON_TYPE:
+        kinds = _kinds(operation)
         raise Problem(415, "body-type", f"The body has to be {kinds}.",
                       headers={"Accept": kinds, "Connection": "close"})  # fmt: skip
     octets = await read_octets(request, take, operation.max_body or usual)
     return checked_body(read_json(octets, operation.judged_singly), operation.body)
+
+
+def _kinds(operation: Operation) -> str:
+    """Return the content types that a body may have."""
+    return ", ".join([*([JSON_TYPE] if operation.body else []), *operation.other_bodies])
 
 
 def _idempotency_key(request: web.Request) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import sha256
 from typing import Any
 
@@ -35,6 +35,7 @@ _RAISED = "P0001"  # by a trigger of operators, for those who submit
 _RULES = ("23", "44", "09", "P0")  # classes of SQLSTATE of constraints and triggers of operators
 _RETRY = {"Retry-After": "1"}
 _SQL_HINT = "docs/programs/sql.md"
+_UNCLAIMED = nullcontext()
 
 log = get("api")
 
@@ -47,15 +48,15 @@ class Intake:
         self._gatherers: dict[bool, Gatherer] = {}
         self._in_flight: set[tuple[str, str]] = set()
 
-    @contextmanager
-    def claiming(self, caller: Caller, key: str) -> Iterator[None]:
+    def claiming(self, caller: Caller, key: str) -> AbstractContextManager[None]:
         """Let no other request of this process have the Idempotency-Key meanwhile.
 
         Raises Problem if one has.
         """
-        if not key:
-            yield
-            return
+        return self._claimed(caller, key) if key else _UNCLAIMED
+
+    @contextmanager
+    def _claimed(self, caller: Caller, key: str) -> Iterator[None]:
         name = (caller.acting, key)
         if name in self._in_flight:
             raise _in_flight()

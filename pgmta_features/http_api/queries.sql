@@ -92,8 +92,13 @@ SELECT count(*) AS waiting FROM messages AS m JOIN queue AS q ON q.message_id = 
 WHERE m.submitted_by = %(who)s AND q.status IN ('QUEUED', 'DEFERRED', 'SCHEDULED')
 
 -- name: endpoints
--- The endpoints of a key that get events, if feature webhooks is there.
-SELECT id, name, url FROM webhooks WHERE (created_by = %(who)s OR viewer = %(who)s) AND state <> 'disabled' ORDER BY id
+-- The endpoints of a key that get events, if feature webhooks is there; `beyond`: also such as it may not have any more, because
+-- endpoints keep the view with which webhook_view() made them.
+SELECT w.id, w.name, w.url, NOT (
+    'webhooks' = ANY (k.scopes) AND (k.sees <> 'own' OR coalesce(w.viewer = %(who)s, false))
+    AND (k.sees = 'all' OR k.tenant = '*' OR coalesce(w.tenant = k.tenant, false))) AS beyond
+FROM webhooks AS w JOIN api_keys AS k ON 'key:' || k.name = %(who)s
+WHERE (w.created_by = %(who)s OR w.viewer = %(who)s) AND w.state <> 'disabled' ORDER BY w.id
 
 -- name: unsubscribe
 -- End the subscription with which a key reads events, if it has one.

@@ -119,7 +119,8 @@ async def set_rights(
 ) -> None:
     """Change what a key may; the rest stays as it is.
 
-    --scope, --sender, --credential and --network replace all of their kind that the key had.
+    --scope, --sender, --credential and --network replace all of their kind that the key had. Its
+    webhooks stay as they are: the command names those that get events beyond the key's rights.
     """
     if not any(options.values()) and options["tenant"] is None and not any_network | never_expires:
         raise ConfigError(["nothing to change: give at least one option"])
@@ -137,10 +138,12 @@ async def set_rights(
             before = replace(before, expires_at=None)
         _present(name, await table.set(name, _changed(before, options)))
         key = await _existing(table, name)
+        beyond = [each for each in await table.webhooks(name) if each["beyond"]]
     if as_json:
-        print_json(key)
-    else:
-        print_line(f"key {name} changed")
+        print_json({**key, "webhooks": beyond})
+        return
+    print_line(f"key {name} changed")
+    _print_webhooks(beyond, "events beyond its rights")
 
 
 @command(apikey, json=True)
@@ -188,9 +191,7 @@ async def revoke(config: Path, names: tuple[str, ...], as_json: bool) -> None:
 
 def _print_left(key: dict[str, Any]) -> None:
     """Print what a revoked key leaves, with the commands about it."""
-    for each in key["webhooks"]:
-        print_line(f"  webhook {each['name']} still gets events at {each['url']}: "
-                   f"`queuectl webhook disable {each['id']}`")  # fmt: skip
+    _print_webhooks(key["webhooks"], "events")
     chosen = f"--submitted-by key:{key['name']}"
     if number := key["waiting"]:
         print_line(f"  {number} of its mails wait: see `queuectl list {chosen}`; "
@@ -198,6 +199,12 @@ def _print_left(key: dict[str, Any]) -> None:
     if key["subscribed"]:
         print_line("  its subscription to events is still there, because open transactions have "
                    f"changed mail: `queuectl events unsubscribe key:{key['name']}`")  # fmt: skip
+
+
+def _print_webhooks(webhooks: list[dict[str, Any]], what: str) -> None:
+    for each in webhooks:
+        print_line(f"  webhook {each['name']} still gets {what} at {each['url']}: "
+                   f"`queuectl webhook disable {each['id']}`")  # fmt: skip
 
 
 def _use(each: dict[str, Any]) -> dict[str, Any]:
@@ -233,12 +240,13 @@ async def list_keys(config: Path, form: Form) -> None:
 @command(apikey, json=True)
 @click.argument("name")
 async def show(config: Path, name: str, as_json: bool) -> None:
-    """Show a key: what it may, its tokens by their public part, and their last use."""
+    """Show a key: what it may, its webhooks, and its tokens by their public part and last use."""
     async with _table(config) as table:
         key = await _existing(table, name, revoked=True)
         secrets = await table.secrets(name)
+        webhooks = await table.webhooks(name)
     if as_json:
-        print_json({**key, "secrets": secrets})
+        print_json({**key, "secrets": secrets, "webhooks": webhooks})
         return
     print_line(f"key          {key['name']} ({_state(key)})")
     print_line(f"scopes       {' '.join(key['scopes'])}")
@@ -250,6 +258,9 @@ async def show(config: Path, name: str, as_json: bool) -> None:
     print_line(f"networks     {'any' if key['networks'] is None else ' '.join(key['networks'])}")
     print_line(f"made         {instant(key['created_at'])} by {key['created_by']}")
     print_line(f"expires      {instant(key['expires_at']) if key['expires_at'] else 'never'}")
+    for each in webhooks:
+        beyond = ", also events beyond its rights" if each["beyond"] else ""
+        print_line(f"webhook      {each['id']} {each['name']} at {each['url']}{beyond}")
     for each in secrets:
         word = "works until" if each["holds"] else "ended"
         end = f", {word} {instant(each['ends_at'])}" if each["ends_at"] else ""

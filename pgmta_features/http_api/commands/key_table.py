@@ -128,9 +128,18 @@ class KeyTable:
             await self._db.rows(_SQL["unsubscribe"], fields)
         except Blocked:
             subscribed = True
-        webhooks = await self._db.rows(_SQL["endpoints"], fields) if _WEBHOOKS in features() else []
         waiting = await self._db.row(_SQL["waiting"], fields)
+        webhooks = await self.webhooks(name)
         return {"webhooks": webhooks, **(waiting or {}), "subscribed": subscribed}
+
+    async def webhooks(self, name: str) -> list[dict[str, Any]]:
+        """Return the endpoints of a key that get events.
+
+        `beyond` is whether they get more than the key may have now.
+        """
+        if _WEBHOOKS not in features():
+            return []
+        return await self._db.rows(_SQL["endpoints"], {"who": f"key:{name}"})
 
     async def _add_secret(self, name: str) -> Token:
         token = new_token()

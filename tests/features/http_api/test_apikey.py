@@ -99,6 +99,30 @@ def test_a_key_from_its_first_day_to_its_last(
     assert {name for _, name in actions} == {"shop"}
 
 
+def test_webhooks_that_get_more_than_their_key_may_are_named(
+    run: Command, db: psycopg.Connection
+) -> None:
+    make_key(db, tenant="a", sees="tenant")
+    db.execute(
+        "INSERT INTO webhooks (name, tenant, viewer, created_by, url, secret, batch, cursor)"
+        " SELECT *, 'https://x.example/', 'file:a', 1, '1.0.0' FROM (VALUES"
+        " ('own', 'a', 'key:shop', 'key:shop'), ('tenant', 'a', NULL, 'key:shop'),"
+        " ('all', NULL, NULL, 'key:shop'), ('operator', 'a', 'key:shop', 'ops'),"
+        " ('other', 'a', NULL, 'key:other')) AS made"
+    )
+    for options, named in {
+        ("--sees", "all"): [],
+        ("--sees", "tenant"): ["all"],
+        ("--sees", "own"): ["tenant", "all"],
+        ("--tenant", "b"): ["own", "tenant", "all", "operator"],
+        ("--any-tenant",): ["tenant", "all"],
+        ("--scope", "send", "--sees", "all"): ["own", "tenant", "all", "operator"],
+    }.items():
+        changed = json.loads(run("apikey", "set", "shop", *options, "--json").output)
+        assert [each["name"] for each in changed["webhooks"]] == named, options
+    assert "webhook      2 tenant at https://x.example/, " in run("apikey", "show", "shop").output
+
+
 def test_a_revocation_holds_within_a_second_in_each_process(
     as_api: str, db: psycopg.Connection, tmp_path: Path
 ) -> None:

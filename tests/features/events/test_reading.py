@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -38,6 +38,21 @@ def test_a_document_has_what_the_log_has(db: psycopg.Connection) -> None:
         "metadata": {"order": "7", "none": None}, "attempt": 2, "code": 450, "enhanced": "4.7.1",
         "reply": "greylisted", "class": "greylisted", "host": "mx.b.example:25",
     }  # fmt: skip
+
+
+def test_a_page_has_events_and_entries_of_the_log_of_several_days(db: psycopg.Connection) -> None:
+    subscribe(db)
+    for days in (3, 0, 1):
+        attempt(db, days, ended_at=datetime.now(UTC) - timedelta(days))
+    message = send(db)
+    number(db)
+    for log in ("event_log", "mail_events"):
+        db.execute(f"UPDATE {log} SET at = at + commit * interval '1 day'".encode())
+    found = events(db)
+    assert [event.row_id for event in found] == [3, 0, 1, None]
+    assert [document.get("code") for document in documents(found)] == [450, 450, 450, None]
+    assert documents(found)[3]["message_id"] == str(message)
+    assert documents(found)[3]["recipients"] == ["r@b.example"]
 
 
 def test_a_document_leaves_out_what_is_gone(db: psycopg.Connection) -> None:

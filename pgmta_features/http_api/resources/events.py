@@ -248,6 +248,7 @@ class _Readers:
                     said = time.monotonic()
                 await self._news.wait(mark, _LOOK_INTERVAL_S)
             await call.renew()
+            await self._note(call.caller)
             mark = self._news.mark()
             rows = await self._read(call.caller, after, kinds, _STREAM_LIMIT)
 

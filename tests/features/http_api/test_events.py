@@ -6,6 +6,7 @@ import http.client
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -13,8 +14,13 @@ import pytest
 from psycopg import errors
 
 from pgmta.postgres.link import Link
+from pgmta_features.http_api.api import Api
+from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.expiry import expire_requests
+from pgmta_features.http_api.resources import events
 from pgmta_features.http_api.resources.events import MAX_WAITING_OF_KEY, Event
+from queued.web.site import Site
+from queued.web.web_config import whole_web_config
 from tests.features.events.event_log import number
 from tests.features.http_api.served import ServedApi, make_key
 from tests.support.rows import attempt, column, fetch
@@ -173,6 +179,40 @@ def test_a_stream_goes_on_where_it_broke(db: psycopg.Connection, api: ServedApi)
         assert '"message_id":"5"' in next_event(answer)["data"]
         db.execute("DELETE FROM api_secrets")
         assert answer.read() == b""  # the key is gone, and so is its stream
+
+
+READ_LATELY = "SELECT read_at > now() - interval '1 minute' FROM event_subscriptions"
+
+
+async def test_a_stream_is_a_reader_as_long_as_it_is_open(
+    db: psycopg.Connection, as_api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_key(db, "shop", "events")
+    config = whole_web_config().model_validate({"environment": {"hostname": "localhost"}})
+    api = Api(Site(config, as_api, []))
+    readers = events._Readers(api)
+    connection = SimpleNamespace(ending=False, allow_time=lambda _: None)
+    monkeypatch.setattr(events, "connection_of", lambda _: connection)
+
+    async def write(_: bytes) -> None:
+        pass
+
+    async def renew() -> None:
+        connection.ending = True
+
+    caller = Caller("shop", "", frozenset({"events"}), (), "own")
+    call: Any = SimpleNamespace(caller=caller, request=None, renew=renew)
+    await readers._note(caller)
+    db.execute("UPDATE event_subscriptions SET read_at = now() - interval '3 days'")
+    db.commit()
+    readers._noted.clear()  # as if a minute had passed
+    response: Any = SimpleNamespace(write=write)
+    await readers._send(call, response, await readers._begin(caller, None), None, [])
+    assert column(db, READ_LATELY) == [True]
+    listens = readers._news._task
+    assert listens
+    listens.cancel()
+    await api.site.resources.close()
 
 
 def test_a_stop_ends_streams(db: psycopg.Connection, api: ServedApi) -> None:

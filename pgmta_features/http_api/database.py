@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import psycopg
@@ -25,6 +25,7 @@ STATEMENT_TIMEOUT_S = 2.0
 """For a statement, unless its caller says otherwise."""
 
 _LOCK_TIMEOUT_S = 1.0
+_MAX_SHARE = 3  # connections of those who ask for long, and of those who ask often
 _WAIT_TIMEOUT_S = 5.0  # for a free connection
 _MORE_TIME_S = 6.0  # for a connection, and for a server that does not answer at all
 _RETRY_S = 2  # for a client whose request met a lock or took too long
@@ -83,24 +84,36 @@ class ApiDatabase:
         self._schema = schema
         self._uri = resources.uri
         self._operators = asyncio.Semaphore(connections)
+        self.searches = asyncio.Semaphore(_MAX_SHARE)
+        """Places of those who ask for long."""
+        self.readers = asyncio.Semaphore(_MAX_SHARE)
+        """Places of readers of events."""
         self._free: asyncio.LifoQueue[Link] = asyncio.LifoQueue()
         for number in reversed(range(connections)):
             self._free.put_nowait(resources.link(f"api {number}"))
 
     @asynccontextmanager
     async def acting(
-        self, caller: Caller, *, timeout_s: float = STATEMENT_TIMEOUT_S
+        self,
+        caller: Caller,
+        *,
+        timeout_s: float = STATEMENT_TIMEOUT_S,
+        places: asyncio.Semaphore | None = None,
     ) -> AsyncIterator[ApiSession]:
         """Lend a transaction that acts for the caller, and commit it at the end.
 
-        Each of its statements has `timeout_s`. Nothing but its statements may be awaited inside.
-        Statements go out with the BEGIN, so one costs two round trips. After an error no other
-        statement runs in it.
+        Each of its statements has `timeout_s`. With `places` it takes one of these: who asks for
+        long or often leaves connections to others. Nothing but its statements may be awaited
+        inside. Statements go out with the BEGIN, so one costs two round trips. After an error no
+        other statement runs in it.
 
         Raises Problem: 503 while the database is away, takes too long, or is locked; 422 with a
         pointer for an argument that it refuses. Raises psycopg.Error for others.
         """
-        async with self._lent(self._free.get, self._free.put_nowait) as link:
+        async with (
+            self._lent(places.acquire, lambda _: places.release()) if places else nullcontext(),
+            self._lent(self._free.get, self._free.put_nowait) as link,
+        ):
             try:
                 async with (
                     asyncio.timeout(timeout_s + _MORE_TIME_S),

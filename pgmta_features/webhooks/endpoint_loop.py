@@ -44,7 +44,6 @@ class EndpointLoop:
     def __init__(
         self, claimed: Claimed, table: LeasedWebhooks, connection: EndpointConnection,
         secrets: Secrets, slots: Slots, news: EventNews, notice: Notice,
-        read_interval_s: Callable[[], float],
     ) -> None:  # fmt: skip
         self.endpoint = Endpoint(claimed.settings)
         self._table = table
@@ -52,11 +51,9 @@ class EndpointLoop:
         self._secrets = secrets
         self._slots = slots
         self._notice = notice
-        self._read_interval_s = read_interval_s
         self._failures = claimed.failures
         self._due = time.monotonic() + min(claimed.wait, _MAX_FIRST_PAUSE_S)
         self._replays = claimed.replays
-        self._read_at = 0.0  # by the monotonic clock
         self._news = news
         self._mark = news.mark()  # before the last read
         self._asked = asyncio.Event()  # for a replay, since the last read
@@ -95,7 +92,6 @@ class EndpointLoop:
                     trial = await self._until_due()
                     self._mark = self._news.mark()
                     self._asked.clear()
-                    self._read_at = time.monotonic()
                     rows = await self._table.batch(
                         self.endpoint.settings, reached, accepted=self._accepted,
                         anew=self._trial_pause > 0,
@@ -107,7 +103,7 @@ class EndpointLoop:
                         await self._replay()
                     elif not rows:
                         self.behind = None
-                        await self._wait_for_news()
+                        await self._news.wait(self._mark, _LOOK_INTERVAL_S, self._asked)
                     elif await self._deliver(await self._wanted(rows)):
                         reached = rows[-1].place
                 except (StoreUnavailable, psycopg.Error) as error:
@@ -146,12 +142,6 @@ class EndpointLoop:
         except TimeoutError:
             return False
         return self._trial_pause > 0
-
-    async def _wait_for_news(self) -> None:
-        if await self._news.wait(self._mark, _LOOK_INTERVAL_S, self._asked):
-            # so that many endpoints together do not read all the time
-            pause = self._read_at + self._read_interval_s() - time.monotonic()
-            await asyncio.sleep(max(0.0, pause))
 
     async def _deliver(self, events: Sequence[EventRow]) -> bool:
         """Post a batch; return whether the endpoint has all but those that were set aside.

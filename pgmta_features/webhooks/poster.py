@@ -38,7 +38,6 @@ LEASE_S = 30.0
 _CLAIM_INTERVAL_S = 8.0  # of endpoints that others have left
 _LOOK_INTERVAL_S = 1.0  # for a first endpoint
 _CONNECTIONS = 3  # to PostgreSQL
-_READS_PER_S = 500.0  # of the log of events, by all endpoints together
 
 SERIES = (
     Series("pgmta_queued_webhook_events_total", "counter",
@@ -145,7 +144,6 @@ class Poster:
             self._slots,
             self._news,
             self._notice,
-            self._read_interval_s,
         )
         self._loops[settings] = loop
         self._tasks[settings] = start_part(f"webhook {settings.id}", loop.run)
@@ -162,9 +160,6 @@ class Poster:
             self._process.config.bounces, self._process.host, settings.owner or "", settings.name,
             settings.url, reason,
         )  # fmt: skip
-
-    def _read_interval_s(self) -> float:
-        return len(self._loops) / _READS_PER_S
 
     def _values(self) -> Values:
         found: Values = {series.name: {} for series in SERIES}

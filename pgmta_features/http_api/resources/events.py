@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections import Counter
@@ -19,7 +18,7 @@ from pydantic_core import to_json
 from pgmta.http.server_connection import connection_of
 from pgmta.store.queries import feature_queries
 from pgmta_features.events.kinds import KINDS
-from pgmta_features.events.news import event_news
+from pgmta_features.events.news import Mark, event_news
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.operation import Answer, Call, GivenTime, Operation, Received, Time
@@ -179,7 +178,7 @@ class _Readers:
         """Return events that the key sees. Raises Problem."""
         fields = {"after": after, "most": limit, "kinds": kinds}
         try:
-            async with self._database.acting(caller) as session:
+            async with self._database.acting(caller, places=self._database.readers) as session:
                 return await session.rows(_API_SQL["events"], fields)
         except psycopg.DatabaseError as error:
             if error.sqlstate != _GONE:
@@ -236,7 +235,7 @@ class _Readers:
         connection = connection_of(call.request)
         await response.write(b":\n\n")  # so that a client sees at once that it is connected
         said = time.monotonic()
-        mark: asyncio.Event | None = None
+        mark: Mark | None = None
         while not connection.ending:
             connection.allow_time(_CLIENT_PATIENCE_S)
             if rows:

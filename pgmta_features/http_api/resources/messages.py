@@ -226,7 +226,9 @@ class _Messages:
             "most": wanted.limit,
             "seconds": _SEARCH_S,
         }
-        async with self._database.acting(call.caller, timeout_s=_TIMEOUT_S) as session:
+        async with self._database.acting(
+            call.caller, timeout_s=_TIMEOUT_S, places=self._database.searches
+        ) as session:
             rows = await session.rows(_SQL["search"], params)
         place, complete = None, True
         if rows and rows[-1]["recipient"] is None:

@@ -61,7 +61,9 @@ class _Usage:
         found: list[UsageDay] = []
         begun = time.monotonic()
         while day >= first and (not found or time.monotonic() < begun + _SEARCH_S):
-            async with self._database.acting(call.caller, timeout_s=_DAY_TIMEOUT_S) as session:
+            async with self._database.acting(
+                call.caller, timeout_s=_DAY_TIMEOUT_S, places=self._database.searches
+            ) as session:
                 row = await session.row(_SQL["usage"], {"day": day})
             found.append(UsageDay(day=day, **(row or {})))
             day -= _DAY

@@ -258,7 +258,7 @@ class EndpointLoop:
         known = [each for each in secrets if each]
         message = f"msg_{settings.id}_{events[0].id}_{events[-1].id}_{len(events)}"
         body = batch_body(events)
-        async with self._slots.take(self.endpoint.owner, self.failing):
+        async with self._slots.take(self.endpoint.customer, self.failing):
             posted = await self._connection.post(
                 signed_fields(known, message, datetime.now(UTC), body), body
             )

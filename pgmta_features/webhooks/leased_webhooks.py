@@ -83,7 +83,7 @@ class Endpoint:
         return is_foreign(settings.tenant, settings.viewer, settings.created_by)
 
     @property
-    def owner(self) -> str | None:
+    def customer(self) -> str | None:
         """The tenant whose endpoint it is, or without one the key; None: an operator's."""
         settings = self.settings
         return (settings.tenant or settings.viewer or settings.created_by) if self.foreign else None

@@ -130,8 +130,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION webhook_known IS
     'Locks an endpoint and returns it, if this session may change it. Raises no_data_found if it does not see it, and '
-    'PG403 if it acts for a key and an operator has made the endpoint: a key would lead elsewhere what the secret of the operator '
-    'signs.';
+    'PG403 if it acts for a key and an operator has made the endpoint: a key would lead elsewhere what the secret of the '
+    'operator signs.';
 
 CREATE FUNCTION webhook_who(who text) RETURNS text STABLE
 RETURN CASE WHEN acting() LIKE 'key:%' THEN acting() ELSE coalesce(who, acting()) END;
@@ -421,7 +421,8 @@ END $$;
 COMMENT ON FUNCTION webhook_batch IS
     'Notes that an endpoint has the events up to `reached`, and that it has accepted a request; and returns the next batch, of '
     'which a row without an event is only a place, and which ends at 1 MB, but not before its second event. A batch that was '
-    'not noted so is returned again as it was, or anew with the events since then. Without a lease of the worker, or under another revision, it does nothing.';
+    'not noted so is returned again as it was, or anew with the events since then. Without a lease of the worker, or under '
+    'another revision, it does nothing.';
 
 CREATE FUNCTION webhook_replays(endpoint bigint, worker text, most integer)
     RETURNS TABLE (event_id text, document text) LANGUAGE plpgsql SECURITY DEFINER

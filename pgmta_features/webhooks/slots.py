@@ -11,8 +11,8 @@ MAX_REQUESTS = 100
 """Under way at once, to endpoints of tenants and keys."""
 MAX_FAILING_REQUESTS = 50
 """Of these, to endpoints whose last one failed."""
-MAX_REQUESTS_OF_OWNER = 10
-"""Of these, to endpoints of one owner; and as many to those of them that fail."""
+MAX_REQUESTS_OF_CUSTOMER = 10
+"""Of these, to endpoints of one tenant or key; and as many to those of them that fail."""
 
 
 class Slots:
@@ -21,24 +21,24 @@ class Slots:
     def __init__(self) -> None:
         self._all = asyncio.Semaphore(MAX_REQUESTS)
         self._failing = asyncio.Semaphore(MAX_FAILING_REQUESTS)
-        self._of_owner: defaultdict[tuple[str, bool], asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(MAX_REQUESTS_OF_OWNER)
+        self._of_customer: defaultdict[tuple[str, bool], asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(MAX_REQUESTS_OF_CUSTOMER)
         )
 
     @asynccontextmanager
-    async def take(self, owner: str | None, failing: bool) -> AsyncIterator[None]:
+    async def take(self, customer: str | None, failing: bool) -> AsyncIterator[None]:
         """Wait for a place; `failing` says whether the endpoint's last request failed.
 
-        Endpoints of operators have no owner, and wait for nobody: there are at most 100, with one
-        request each.
+        Endpoints without a customer are those of operators, and wait for nobody: there are at most
+        100, with one request each.
 
         The place among all comes last: whoever waits for another one does not hold it.
         """
-        if owner is None:
+        if customer is None:
             yield
             return
         async with (
-            self._of_owner[owner, failing],
+            self._of_customer[customer, failing],
             self._failing if failing else nullcontext(),
             self._all,
         ):

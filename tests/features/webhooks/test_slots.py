@@ -8,15 +8,15 @@ from contextlib import AsyncExitStack
 from pgmta_features.webhooks.slots import (
     MAX_FAILING_REQUESTS,
     MAX_REQUESTS,
-    MAX_REQUESTS_OF_OWNER,
+    MAX_REQUESTS_OF_CUSTOMER,
     Slots,
 )
 
 
-async def test_slow_endpoints_of_one_owner_leave_others_room() -> None:
+async def test_slow_endpoints_of_one_customer_leave_others_room() -> None:
     slots, slow = Slots(), "key:slow"
     async with AsyncExitStack() as taken, asyncio.TaskGroup() as group:
-        for _ in range(MAX_REQUESTS_OF_OWNER):
+        for _ in range(MAX_REQUESTS_OF_CUSTOMER):
             await taken.enter_async_context(slots.take(slow, failing=False))
         one_more = group.create_task(_pass(slots, slow, failing=False))
         for other in None, "key:good":
@@ -46,6 +46,6 @@ async def test_endpoints_of_operators_wait_for_nobody() -> None:
             await _pass(slots, None, failing=failing)
 
 
-async def _pass(slots: Slots, owner: str | None, *, failing: bool) -> None:
-    async with slots.take(owner, failing=failing):
+async def _pass(slots: Slots, customer: str | None, *, failing: bool) -> None:
+    async with slots.take(customer, failing=failing):
         pass

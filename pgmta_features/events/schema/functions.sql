@@ -183,7 +183,8 @@ BEGIN
     RETURN consumer.failures;
 END $$;
 COMMENT ON FUNCTION event_function_failed IS
-    'Notes a failure, which SQLSTATE and text describe, of a call whose transaction began then. The same events are tried again, after 1 s to 60 s. One that failed alone '
+    'Notes a failure, which SQLSTATE and text describe, of a call whose transaction began then. The same events are tried again, '
+    'after 1 s to 60 s. One that failed alone '
     'is left for later: it is tried again after 1 to 60 minutes, and the rest goes on. Of a missing function, missing rights and '
     'the like none is left. Returns how often it has failed in a row; null: it subscribes no more.';
 

@@ -379,9 +379,6 @@ CREATE FUNCTION webhook_batch(
 ) RETURNS TABLE (place text, event_id text, written_at timestamptz, document text) LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp AS $$
 DECLARE
-    max_octets CONSTANT integer := 1000000;  -- of a batch: an event of a mail to thousands is large
-    octets integer := 0;
-    number integer := 0;
     w webhooks;
     begins text;
     ends text;
@@ -396,11 +393,8 @@ BEGIN
             SELECT e.cursor, e.id, e.at, e.document::text FROM events_read(begins, most, w.kinds, w.viewer, w.tenant) AS e
         LOOP
             ends := place;
-            octets := octets + coalesce(octet_length(document), 0);
-            number := number + (document IS NOT NULL)::integer;
             RETURN NEXT;
-            -- a second one shows whether a large one that is refused is to blame
-            EXIT WHEN octets > max_octets AND number > 1 OR (reached IS NULL AND NOT anew AND place = w.batch_end);
+            EXIT WHEN reached IS NULL AND NOT anew AND place = w.batch_end;
         END LOOP;
     EXCEPTION WHEN SQLSTATE 'PG409' THEN
         begins := events_since('-infinity');
@@ -420,9 +414,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION webhook_batch IS
     'Notes that an endpoint has the events up to `reached`, and that it has accepted a request; and returns the next batch, of '
-    'which a row without an event is only a place, and which ends at 1 MB, but not before its second event. A batch that was '
-    'not noted so is returned again as it was, or anew with the events since then. Without a lease of the worker, or under '
-    'another revision, it does nothing.';
+    'which a row without an event is only a place. A batch that was not noted so is returned again as it was, or anew with the '
+    'events since then. Without a lease of the worker, or under another revision, it does nothing.';
 
 CREATE FUNCTION webhook_replays(endpoint bigint, worker text, most integer)
     RETURNS TABLE (event_id text, document text) LANGUAGE plpgsql SECURITY DEFINER

@@ -15,7 +15,8 @@ DECLARE
 BEGIN
     WHILE low < high LOOP
         middle := (low + high) / 2;
-        IF (SELECT l.numbered_at FROM event_log AS l WHERE l.number = middle) >= instant THEN
+        -- a number may be missing: an event of an earlier day that came late expires before those around it
+        IF (SELECT l.numbered_at FROM event_log AS l WHERE l.number >= middle ORDER BY l.number LIMIT 1) >= instant THEN
             high := middle;
         ELSE
             low := middle + 1;
@@ -94,6 +95,7 @@ CREATE FUNCTION events_read(
 DECLARE
     max_recipients CONSTANT integer := 10000;  -- in a document: the message of a campaign has very many
     max_looks CONSTANT integer := 10000;  -- at events of which few fit: bounds the time of a call
+    max_octets CONSTANT integer := 1000000;  -- of documents, but two at least: if one is refused, another one shows why
     leeway CONSTANT interval := '1 hour';  -- between clocks
     wanted CONSTANT integer := least(greatest(most, 0), 10000);
     looks CONSTANT integer := CASE WHEN kinds IS NULL AND viewer IS NULL AND tenant IS NULL THEN wanted ELSE max_looks END;
@@ -113,6 +115,7 @@ DECLARE
     their_numbers bigint[];
     reached text;
     shown integer := 0;
+    octets bigint := 0;
 BEGIN
     IF wanted = 0 THEN RETURN; END IF;
     IF of_commit IS NULL THEN
@@ -151,7 +154,8 @@ BEGIN
                 ',"recipients":' || to_json(s.recipients), ',"sender":' || to_json(s.sender),
                 ',"tenant":' || to_json(nullif(s.tenant, '')), ',"message_id_header":' || to_json(s.message_id_header),
                 ',"submitted_by":' || to_json(s.submitted_by),
-                CASE WHEN s.metadata <> '{}' THEN ',"metadata":' || (event_metadata(s.metadata) -> 'metadata')::text END, ',"attempt":' || nullif(s.attempt, 0),
+                CASE WHEN s.metadata <> '{}' THEN ',"metadata":' || (event_metadata(s.metadata) -> 'metadata')::text END,
+                ',"attempt":' || nullif(s.attempt, 0),
                 ',"code":' || CASE WHEN s.back THEN substring(s.returned FROM '^([245][0-9][0-9])( |$)')::integer
                     ELSE nullif(s.code, 0) END,
                 ',"enhanced":' || to_json(CASE WHEN s.back
@@ -212,7 +216,10 @@ BEGIN
         ORDER BY s.n LIMIT wanted
     LOOP
         shown := shown + 1;
+        octets := octets + octet_length(document::text);
         RETURN NEXT;
+        -- the query makes a document only when it is wanted, or one of the next 50
+        IF octets > max_octets AND shown > 1 AND of_commit IS NULL THEN RETURN; END IF;
     END LOOP;
     IF shown < wanted AND reached IS DISTINCT FROM cursor THEN
         cursor := reached;
@@ -221,7 +228,8 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION events_read IS
-    'The events behind a cursor in their order, at most so many; without a cursor from the first that is kept. Only of these '
+    'The events behind a cursor in their order, at most so many, and until their documents have 1 MB, but not less than two; '
+    'without a cursor from the first that is kept. Only of these '
     'kinds, of mail that `viewer` submitted, of this tenant; null: all. A last row without an id '
     'has the place that the call reached, if events there do not fit: read on from its cursor. No row: there is nothing behind '
     'the cursor yet. Raises PG409 if events were lost or have expired. With `of_commit` and its time the events of this statement '

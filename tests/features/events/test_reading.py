@@ -122,6 +122,18 @@ def test_a_call_that_finds_little_ends_and_says_how_far_it_came(db: psycopg.Conn
     assert page(db, after) == []
 
 
+def test_a_page_ends_at_a_megabyte_but_has_two_events(db: psycopg.Connection) -> None:
+    subscribe(db)
+    for place, size in enumerate((1, 700_000, 700_000, 1_500_000, 1, 1), 1):
+        attempt(db, place, place, metadata=json.dumps({"order": "x" * size}))
+    number(db)
+    sizes, after = [], None
+    while rows := page(db, after):
+        after = rows[-1].cursor
+        sizes.append(len(rows))
+    assert sizes == [3, 2, 1]
+
+
 SCANNED = """
 SELECT relname FROM pg_stat_xact_user_tables WHERE seq_scan > 0 AND schemaname = 'pgmta'
 """
@@ -179,6 +191,24 @@ def test_events_expire_by_day(db: psycopg.Connection) -> None:
     with pytest.raises(psycopg.Error, match="have expired") as caught:
         page(db, begin)
     assert caught.value.sqlstate == "PG409"
+
+
+def test_numbers_that_have_expired_among_others_hide_none(db: psycopg.Connection) -> None:
+    """A transaction that was open over midnight has its number among those of the next day."""
+    subscribe(db)
+    for place in range(1, 9):
+        attempt(db, place, place)
+        number(db)
+    times = column(db, "SELECT numbered_at FROM event_log ORDER BY number")
+    db.execute("DELETE FROM event_log WHERE number IN (1, 2, 6)")
+
+    def rows(instant: Any) -> list[int | None]:
+        begin = fetch(db, "SELECT events_since(%s)", instant)[0]
+        return [event.row_id for event in events(db, begin)]
+
+    assert rows("-infinity") == [3, 4, 5, 7, 8]
+    assert [len(rows(time)) for time in times] == [5, 5, 5, 4, 3, 2, 2, 1]
+    assert rows("infinity") == []
 
 
 def test_kinds_are_those_of_the_triggers(db: psycopg.Connection) -> None:

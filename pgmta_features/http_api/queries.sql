@@ -58,10 +58,10 @@ VALUES (%(name)s, %(scopes)s, %(tenant)s, %(senders)s, %(credentials)s, %(priori
 ON CONFLICT DO NOTHING RETURNING name
 
 -- name: set
--- Change a key that is not revoked.
+-- Change a key.
 UPDATE api_keys SET scopes = %(scopes)s, tenant = %(tenant)s, senders = %(senders)s, credentials = %(credentials)s,
     priority_first = %(priority_first)s, priority_last = %(priority_last)s, networks = %(networks)s::cidr[], sees = %(sees)s, expires_at = %(expires_at)s
-WHERE name = %(name)s AND revoked_at IS NULL RETURNING name
+WHERE name = %(name)s
 
 -- name: end_secrets
 -- End the secrets of a key: the newest one after a time, the others at once. They stay for a month, so that it can be asked

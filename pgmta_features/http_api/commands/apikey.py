@@ -130,13 +130,17 @@ async def set_rights(
     ):
         if given and flag:
             raise ConfigError([f"{no} exclude each other"])
-    async with _table(config) as table:
-        before = KeyRights.of_row(await _existing(table, name))
+
+    def change(before: KeyRights) -> KeyRights:
         if any_network:
             before = replace(before, networks=None)
         if never_expires:
             before = replace(before, expires_at=None)
-        _present(name, await table.set(name, _changed(before, options)))
+        return _changed(before, options)
+
+    async with _table(config) as table:
+        await _existing(table, name)
+        _present(name, await table.set(name, change))
         key = await _existing(table, name)
         beyond = [each for each in await table.webhooks(name) if each["beyond"]]
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -76,13 +76,16 @@ class KeyTable:
                 await self._write_secret(name, token)
                 await self._audit("adopt", name, _said(rights))
 
-    async def set(self, name: str, rights: KeyRights) -> bool:
+    async def set(self, name: str, change: Callable[[KeyRights], KeyRights]) -> bool:
         """Change what a key may; return False if there is none that is not revoked."""
         async with self._db.transaction():
-            row = await self._db.row(_SQL["set"], {"name": name, **asdict(rights)})
-            if row:
-                await self._audit("set", name, _said(rights))
-        return row is not None
+            if not await self._db.row(_SQL["lock"], {"name": name}):
+                return False
+            [row] = await self.keys(name)  # under the lock: two changes at once both count
+            rights = change(KeyRights.of_row(row))
+            await self._db.execute(_SQL["set"], {"name": name, **asdict(rights)})
+            await self._audit("set", name, _said(rights))
+        return True
 
     async def rotate(
         self, name: str, overlap_s: float, *, force: bool = False

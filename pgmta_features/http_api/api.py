@@ -32,7 +32,6 @@ RESOURCES: dict[str, str] = {
 """The modules of `resources`, each with the feature that it is about, '' for the core."""
 
 _CONNECTIONS = 8  # beside those that take mail
-_LISTS = 4  # that come or go at the same time, each with a connection and a file
 
 
 class Api:
@@ -41,7 +40,7 @@ class Api:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.database = ApiDatabase(site.resources, site.schema, _CONNECTIONS)
-        self.lists = ListPlaces(_LISTS)
+        self.lists = ListPlaces()
         self.keys = KeyRing(site.resources, self.spawn)
         self._tasks: set[asyncio.Task[None]] = set()
 

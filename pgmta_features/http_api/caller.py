@@ -35,6 +35,12 @@ class Caller:
         """Its identity in the database, as acting() returns it."""
         return f"key:{self.name}"
 
+    @property
+    def owner(self) -> str:
+        """Whose share of the process its requests take: its tenant's; its own if it has none."""
+        alone = self.tenant in ("", ANY_TENANT)
+        return self.acting if alone else self.tenant  # no tenant has a colon
+
     def has(self, scope: str) -> bool:
         """Return whether it may do what needs this scope; '' needs none."""
         return not scope or scope in self.scopes

@@ -6,7 +6,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-from pgmta_features.http_api.caller import ANY_TENANT, Caller
+from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.problem import Problem
 
 MAX_BODIES = 250
@@ -50,10 +50,9 @@ class BodyPlaces:
 
         Raises Problem if there are too many of them.
         """
-        alone = caller.tenant in ("", ANY_TENANT)
-        whose = caller.acting if alone else caller.tenant  # no tenant has a colon
+        whose = caller.owner
         if self._taken[whose] >= MAX_BODIES:
-            who = "key" if alone else "tenant"
+            who = "key" if whose == caller.acting else "tenant"
             raise Problem(429, "rate", f"{MAX_BODIES} bodies of the {who} are under way.",
                           headers={"Retry-After": _RETRY_S, "Connection": "close"})  # fmt: skip
         self._taken[whose] += 1

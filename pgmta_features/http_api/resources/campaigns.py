@@ -56,6 +56,7 @@ from pgmta_features.http_api.spooled import (
     CSV_TYPE,
     MAX_LINES_LEFT_OUT,
     MAX_LIST_OCTETS,
+    PIECE_OCTETS,
     WORK_TIMEOUT_S,
     LineLeftOut,
     spooled,
@@ -67,7 +68,6 @@ _SCOPE = "campaigns"
 _PATH = "/v1/campaigns"
 _ONE = f"{_PATH}/{{name}}"
 _USUAL_PRIORITY = 7  # as of `queuectl campaign create`
-_PIECE_OCTETS = 64 << 10  # of an export
 _PATIENCE_S = 30.0  # for a client that does not take the next piece
 _RENEW_INTERVAL_S = 1.0
 
@@ -428,7 +428,7 @@ class _Campaigns:
             await response.prepare(call.request)
             renewed = time.monotonic()
             with suppress(ConnectionError):
-                while piece := file.read(_PIECE_OCTETS):
+                while piece := file.read(PIECE_OCTETS):
                     connection.allow_time(_PATIENCE_S)
                     if time.monotonic() > renewed + _RENEW_INTERVAL_S:
                         await call.renew()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,11 +14,12 @@ import psycopg
 import pytest
 
 from pgmta_features.http_api.rate import MAX_BODIES
+from pgmta_features.http_api.spooled import MAX_LISTS_OF_OWNER
 from tests.features.http_api.bad import bad_bodies, bad_wire
 from tests.features.http_api.bad.bad_bodies import MAIL, Bad
 from tests.features.http_api.served import ServedApi, make_key, serving_api
 from tests.support.rows import column
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 _MAX_ANSWER_OCTETS = 16 << 10
 _MAX_GROWTH = 64 << 20  # of the process, by all bad requests; a body alone has 50 MB
@@ -168,6 +170,13 @@ ENDLESS: list[tuple[str, bytes]] = [
     ("GET /v1/key HTTP/1.1\r\nX: ", b"a"),
     (HEAD + "Content-Length: 100\r\n\r\n", b" "),
     (HEAD + "Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    (
+        HEAD.replace("/v1/messages", "/v1/suppressions/import").replace(
+            "application/json", "text/csv"
+        )
+        + "Transfer-Encoding: chunked\r\n\r\n",
+        b"1\r\n \r\n",
+    ),
     # endless
     (HEAD + "Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + b" " * 65536 + b"\r\n"),
 ]
@@ -213,6 +222,28 @@ def begun(api: ServedApi, token: str, path: str, kind: str, body: str) -> socket
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n{body[:20]}".encode()
     )
     return client
+
+
+def test_lists_of_a_tenant_leave_room_for_those_of_others(
+    api: ServedApi, db: psycopg.Connection
+) -> None:
+    tokens = [make_key(db, name, tenant="t1") for name in ("shop", "till")]
+    other, list_ = make_key(db, "other"), "address\r\nann@b.example\r\n"
+
+    def status(token: str) -> int:
+        path = "/v1/suppressions/import"
+        return api.send("POST", path, token, list_, Content_Type="text/csv").status
+
+    clients = [
+        begun(api, tokens[number % 2], "POST /v1/suppressions/import", "text/csv", list_)
+        for number in range(MAX_LISTS_OF_OWNER + 1)
+    ]
+    [refused], _, _ = select.select(clients, (), (), PATIENCE)
+    assert refused.recv(65536).startswith(b"HTTP/1.1 503 ")
+    assert [status(each) for each in (*tokens, other)] == [503, 503, 200]
+    for client in clients:
+        client.close()
+    until(lambda: status(tokens[0]) == 200)
 
 
 def test_a_key_that_is_revoked_while_a_body_comes(api: ServedApi, db: psycopg.Connection) -> None:

@@ -148,7 +148,7 @@ def _plant_words(db: psycopg.Connection, words: str, number: int) -> None:
     _put(db, "api_requests", acting="key:shop", key=f"welcome:{words}", fingerprint=b"x", ids=[1])
     refused = Jsonb([nested])
     _put(db, "api_requests", acting="key:shop", key=name, fingerprint=b"x", ids=[None, None],
-         problems=refused, beside=refused)  # fmt: skip
+         problems=refused, refused_early=refused)  # fmt: skip
     _put(db, "webhooks", name=name, url="https://a.example/", secret="file:x", batch=1,
          cursor="1.1.1", reason=words)  # fmt: skip
     (webhook,) = fetch(db, "SELECT max(id) FROM webhooks")

@@ -10,12 +10,15 @@ import psycopg
 
 from pgmta.postgres.resources import Resources
 from pgmta.service import Signals
+from pgmta_features.http_api.routes import ApiRoutes
 from queued.config import whole_model
 from queued.daemon.daemon import Daemon
+from queued.web.web_config import whole_web_config
+from queued.web.web_daemon import WebDaemon
 from smtpd.config import SmtpdConfig
 from smtpd.server.server import Server
 from tests.support.daemons import ROOT
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import PATIENCE, eventually, free_port
 
 PAGE = (ROOT / "docs" / "operate" / "database.md").read_text(encoding="utf-8")
 ENVIRONMENT = {"environment": {"hostname": "mx.example"}}
@@ -64,6 +67,39 @@ async def queued(uri: str, db: psycopg.Connection, *workers: dict[str, str]) -> 
     finally:
         signals.stop.set()
         await running
+
+
+async def web(uri: str, db: psycopg.Connection, *serves: str) -> int:
+    listen = {"listen": [{"port": free_port(), "serves": serves}]}
+    config = whole_web_config().model_validate(ENVIRONMENT | listen)
+    signals = Signals()
+    daemon = WebDaemon(config, uri, lambda: config, signals)
+    running = asyncio.create_task(daemon.run())
+    served = [each._api for _, _, each in daemon._site._parts if isinstance(each, ApiRoutes)]
+    for operation in served[0].operations if served else ():
+        resource: Any = getattr(operation.handler, "__self__", None)
+        if (operation.method, operation.path) == ("POST", "/v1/messages"):
+            for large in (False, True):
+                resource._intake._gatherer(large=large)
+        if operation.path == "/v1/events":
+            resource._news.mark()
+    try:
+        await eventually(lambda: "heartbeat" in daemon._site.resources.names)
+        await eventually(lambda: not served or "event news" in daemon._site.resources.names)
+        return await opened(daemon._site.resources, db)
+    finally:
+        signals.stop.set()
+        await running
+
+
+async def test_the_page_has_the_connections_of_web(database: str, db: psycopg.Connection) -> None:
+    db.autocommit = True
+    plain = documented("each `queued web`")
+    assert await web(database, db, "pages") == plain
+    assert await web(database, db, "pages", "callbacks") == plain + documented(
+        "the same, with callbacks"
+    )
+    assert await web(database, db, "api") == plain + documented("the same, with the API")
 
 
 async def test_the_page_has_the_connections_of_smtpd(database: str, db: psycopg.Connection) -> None:

@@ -392,9 +392,11 @@ BEGIN
         FOR place, event_id, written_at, document IN
             SELECT e.cursor, e.id, e.at, e.document::text FROM events_read(begins, most, w.kinds, w.viewer, w.tenant) AS e
         LOOP
+            -- its end may have been only a place, which is not returned again
+            EXIT WHEN ends IS NOT NULL AND reached IS NULL AND NOT anew
+                AND string_to_array(place, '.')::bigint[] > string_to_array(w.batch_end, '.')::bigint[];
             ends := place;
             RETURN NEXT;
-            EXIT WHEN reached IS NULL AND NOT anew AND place = w.batch_end;
         END LOOP;
     EXCEPTION WHEN SQLSTATE 'PG409' THEN
         begins := events_since('-infinity');

@@ -57,6 +57,21 @@ def test_a_batch_is_returned_again_as_it_was_until_it_is_noted(
     assert fetch(db, "SELECT state, posted_at IS NOT NULL FROM pgmta.webhooks") == ("active", True)
 
 
+def test_a_batch_that_ends_with_an_event_of_another_kind_is_returned_again_as_it_was(
+    db: psycopg.Connection, add: Add
+) -> None:
+    endpoint = add("https://shop.example/", kinds=["accepted"])
+    lease(db)
+    put(db, "1@c.example")
+    db.execute("SELECT pgmta.cancel(1)")
+    number(db)
+    first, place = batch(db, endpoint)
+    assert place[1] is None
+    put(db, "2@c.example", "3@c.example")
+    assert batch(db, endpoint) == batch(db, endpoint) == [first]
+    assert [row[1] for row in batch(db, endpoint, reached=first[0])] == ["3-1", "4-1"]
+
+
 def test_what_was_begun_before_a_change_changes_nothing(db: psycopg.Connection, add: Add) -> None:
     endpoint = add("https://shop.example/")
     lease(db)

@@ -27,7 +27,8 @@ _MAX_WORD_CHARACTERS = 100  # of an unknown key
 _CONTAINERS = (dict, list)
 _STRANGE = re.compile("[\0\ud800-\udfff]")
 _MAX_TOKENS = 250_000  # texts, commas and brackets outside of them; a mail has some thirty
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)|[,\[{]', re.DOTALL)
+# a text without an end ends with the octets, a backslash too: else each quote reads them all again
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[,\[{]', re.DOTALL)
 _STRANGE_ESCAPE = re.compile(rb"\\u(?:[dD][89a-fA-F]|0000)")
 
 type Path = tuple[str | int, ...]

@@ -142,7 +142,7 @@ FROM pgmta.api_search(%(states)s, %(ids)s::bigint[], %(recipients)s, %(sender)s,
 
 -- name: change
 -- Cancel, hold or release a message, or some recipients of it.
-SELECT changed, absent, known FROM pgmta.api_change(%(action)s, %(id)s, %(recipients)s, %(reason)s)
+SELECT changed, absent, known, states FROM pgmta.api_change(%(action)s, %(id)s, %(recipients)s, %(reason)s)
 
 -- name: usage
 -- What the log of a day says of the mail that the key sees.

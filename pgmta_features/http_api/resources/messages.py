@@ -43,7 +43,7 @@ _SCOPE, _CHANGE_SCOPE = "messages", "messages:change"
 _MAX_IDS = 100  # that a search names
 _FIRST_RECIPIENTS = 100  # that the answer about a message has
 _MAX_RECIPIENTS = 1000  # that a change names
-_RANGE = timedelta(days=1)  # of a search that names no times
+_RANGE = timedelta(days=1)
 _SEARCH_S = 2.0
 _TIMEOUT_S = 5.0  # of a search that looked at its clock just before
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -77,9 +77,10 @@ class Search(PageQuery):
     )
     tenant: str | None = Field(default=None, description="of this tenant")
     since: GivenTime | None = Field(
-        default=None, description="with an attempt since then; a day ago without it"
-    )
-    until: GivenTime | None = Field(default=None, description="with an attempt before then")
+        default=None, description="in their state, or tried, since then; without it mail in the "
+        "queue whatever its age, and what has left it within a day, or with an id or recipient all"
+    )  # fmt: skip
+    until: GivenTime | None = Field(default=None, description="accepted, or tried, before then")
 
     @model_validator(mode="before")
     @classmethod
@@ -193,9 +194,13 @@ class Change(Received):
 
 
 class Changed(BaseModel):
-    """How many recipients were changed; the others were in another state."""
+    """How many recipients were changed, and what became of all that were meant."""
 
     changed: int
+    states: dict[str, int] = Field(
+        description="how many of them are now in which state, such as `delivered`; of the first "
+        "1,000 without `recipients`"
+    )
 
 
 class _Messages:
@@ -207,10 +212,13 @@ class _Messages:
         wanted: Search = call.query
         if wanted.tenant is not None and call.caller.sees != "all":
             tenant_of(call.caller, wanted.tenant)
+        if wanted.since and wanted.until and wanted.since >= wanted.until:
+            reason = "It is not before until."
+            raise Problem(400, "invalid", f"since: {reason}",
+                          errors=[{"parameter": "since", "detail": reason}])  # fmt: skip
         before, after = wanted.after_numbers(2) or (MAX_ID, 0)
         now = datetime.now(UTC)
         words = {**(wanted.metadata or {}), **({"tag": wanted.tag} if wanted.tag else {})}
-        until = wanted.until or now + _RANGE  # clocks differ
         params = {
             "states": wanted.state.split(",") if wanted.state else None,
             "ids": [int(each) for each in wanted.id.split(",")] if wanted.id else None,
@@ -219,8 +227,8 @@ class _Messages:
             "header": _in_brackets(wanted.message_id_header) if wanted.message_id_header else None,
             "words": json.dumps(words) if words else None,
             "tenant": wanted.tenant,
-            "since": wanted.since or min(until, now) - _RANGE,
-            "until": until,
+            "since": wanted.since,
+            "until": wanted.until or now + _RANGE,  # clocks differ
             "before": before,
             "after": after,
             "most": wanted.limit,
@@ -292,7 +300,7 @@ class _Messages:
                 absent[0], (row["known"] or [])[:20]
             )
             raise Problem(422, "invalid", detail, pointer=pointer_of("recipients", place))
-        return Answer(Changed(changed=row["changed"]))
+        return Answer(Changed(changed=row["changed"], states=row["states"] or {}))
 
 
 async def _seen(session: ApiSession, number: int) -> dict[str, Any]:

@@ -171,6 +171,7 @@ DECLARE
         FROM unnest(states) AS s WHERE s NOT IN ('scheduled', 'queued', 'deferred', 'sending', 'held'));
     by_index CONSTANT boolean := ids IS NOT NULL OR recipients IS NOT NULL;
     chunk CONSTANT integer := CASE WHEN by_index THEN 2147483647 ELSE 2000 END;
+    oldest CONSTANT timestamptz := coalesce(since, CASE WHEN by_index THEN '-infinity' ELSE least(until, now()) - interval '1 day' END);
     viewer record;
     top bigint := before;
     after_row bigint := after;
@@ -197,7 +198,7 @@ BEGIN
                 -- below that the next part begins
                 AND a.message_id >= coalesce((
                     SELECT CASE WHEN count(*) >= chunk THEN min(q.message_id) END FROM queued AS q), 0)
-                AND (by_index OR a.ended_at >= since AND a.ended_at < until)
+                AND a.ended_at >= oldest AND a.ended_at < until
                 AND (ids IS NULL OR a.message_id = ANY (ids)) AND (recipients IS NULL OR a.recipient = ANY (recipients))
             ORDER BY a.message_id DESC FETCH FIRST (chunk) ROWS WITH TIES
         ), part AS (
@@ -208,7 +209,7 @@ BEGIN
             SELECT q.message_id, q.row_id
             FROM queued AS q JOIN messages AS m ON m.id = q.message_id
             WHERE api_in_view(viewer.who, viewer.tenant, viewer.sees, m.submitted_by, q.tenant)
-                AND (by_index OR q.ts < until)
+                AND q.ts < until
                 AND (reverse_path IS NULL OR q.sender = reverse_path) AND (owner IS NULL OR q.tenant = owner)
                 AND (header IS NULL OR m.message_id_header = header) AND (words IS NULL OR api_has_words(q.metadata, words))
             UNION
@@ -227,7 +228,7 @@ BEGIN
                 SELECT r.* FROM api_rows(messages[start : start + judged - 1], rows[start : start + judged - 1]) AS r
                 ORDER BY r.place
             LOOP
-                CONTINUE WHEN states IS NOT NULL AND each.state <> ALL (states);
+                CONTINUE WHEN states IS NOT NULL AND each.state <> ALL (states) OR each.at < since;
                 IF number >= most THEN  -- there is another one, so the page has a next one
                     message_id := top;
                     row_id := after_row;
@@ -266,8 +267,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION api_search IS
     'Recipients of mail that a key sees, by the ids of their messages downwards, from row `after` of message `before` on. Null: '
-    'any. Mail that waits is found whatever its age, the rest by its attempts from `since` to `until`; with ids or recipients '
-    'all of it. If there is more, the last row has no recipient, and says behind which row: after `most` rows, or with the '
+    'any. From `since` to `until`; without `since` mail in the queue is found whatever its age, and the rest by its attempts of '
+    'the last day, or all of it with ids or recipients. If there is more, the last row has no recipient, and says behind which row: after `most` rows, or with the '
     'state late after so many seconds.';
 
 CREATE FUNCTION api_has_words(metadata jsonb, words jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -276,7 +277,8 @@ $$;
 COMMENT ON FUNCTION api_has_words IS 'Whether metadata has these values, compared as texts.';
 
 CREATE FUNCTION api_change(
-    action text, message bigint, recipients text[], reason text, OUT changed integer, OUT absent text[], OUT known text[]
+    action text, message bigint, recipients text[], reason text, OUT changed integer, OUT absent text[], OUT known text[],
+    OUT states jsonb
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pgmta, pg_catalog, pg_temp SET standard_conforming_strings = on AS $$
 #variable_conflict use_variable
 DECLARE
@@ -338,11 +340,19 @@ BEGIN
     END IF;
     -- an earlier call, whose commit may be unproven, may have changed them
     IF changed = 0 THEN PERFORM prove_earlier(); END IF;
+    ids := coalesce(wanted, ARRAY(
+        SELECT q.id FROM queue AS q WHERE q.message_id = message
+        UNION SELECT a.row_id FROM attempts AS a WHERE a.message_id = message
+        ORDER BY 1 LIMIT 1000));
+    SELECT jsonb_object_agg(s.state, s.number) INTO states FROM (
+        SELECT r.state, count(*) AS number FROM api_rows(array_fill(message, ARRAY[cardinality(ids)]), ids) AS r GROUP BY r.state
+    ) AS s;
 END $$;
 COMMENT ON FUNCTION api_change IS
     'Cancels, holds or releases a message, or some recipients of it, for a key that sees it. Null: the key sees no such '
-    'message. Recipients that it does not have are in `absent`, those that it has in `known`, and nothing is changed then. A '
-    'key releases only what a key of its own tenant has held.';
+    'message. Recipients that it does not have are in `absent`, those that it has in `known`, and nothing is changed then. '
+    '`states` says how many of them are now in which state, of the first 1000 if none are named. A key releases only what a '
+    'key of its own tenant has held.';
 
 CREATE FUNCTION api_usage(day date) RETURNS TABLE (
     delivered bigint, deferred bigint, bounced bigint, "unknown" bigint, expired bigint, cancelled bigint, suppressed bigint,

@@ -121,10 +121,12 @@ def test_searches(api: ServedApi, db: psycopg.Connection) -> None:
     put(db, 1, recipient="ann@b.example", sender="x@example.org", metadata={"order": 7, "tag": "a"})
     put(db, 2, recipient="bob@b.example", metadata={"order": "8"})
     past(db, 3, recipient="ann@b.example", metadata='{"order": 9}', message_id_header="<3@x>")
+    put(db, 5, recipient="held@b.example", status="HOLD", report_kind="failed")
     old = datetime.now(UTC) - timedelta(days=3)
+    yesterday = f"{(datetime.now(UTC) - timedelta(days=1)).isoformat()[:19]}Z"
     past(db, 4, recipient="ann@b.example", ended_at=old, started_at=old, metadata='{"order": 9}')
     for query, numbers in [
-        ("", [3, 2, 1]),
+        ("", [5, 3, 2, 1]),
         ("recipient=ann@B.example", [4, 3, 1]),
         ("recipient=ann@b.example&metadata.order=9", [4, 3]),
         ("id=4,2,77", [4, 2]),
@@ -137,13 +139,19 @@ def test_searches(api: ServedApi, db: psycopg.Connection) -> None:
         ("message_id_header=3@x", [3]),
         ("message_id_header=<2@example.org>", [2]),
         ("until=2020-01-01T00:00:00Z", []),
+        ("since=2100-01-01T00:00:00Z", []),
+        ("recipient=ann@b.example&since=2100-01-01T00:00:00Z", []),
+        (f"recipient=ann@b.example&since={yesterday}", [3, 1]),
+        (f"recipient=ann@b.example&until={yesterday}", [4]),
         ("state=queued", [2, 1]),
         ("state=queued,deferred&recipient=bob@b.example", [2]),
     ]:
         found = of(api, token, f"/v1/messages?{query}")
         assert [int(each["id"]) for each in found["data"]] == numbers, query
     for query in ("nonsense=1", "limit=0", "limit=1001", "after=x", "after=1.99999999999999999999",
-                  "id=x", "since=yesterday", "metadata=x", "tenant=t9"):  # fmt: skip
+                  "id=x", "since=yesterday", "metadata=x",
+                  "since=2026-01-02T00:00:00Z&until=2026-01-02T00:00:00Z",
+                  "tenant=t9"):  # fmt: skip
         assert api.send("GET", f"/v1/messages?{query}", token).status in (400, 403), query
 
 
@@ -293,6 +301,14 @@ def test_a_key_changes_what_it_sees_and_releases_what_keys_hold(
     assert change("cancel") == 2
     assert change("cancel") == 0
     assert column(db, "SELECT count(*) FROM messages") == [1]
+    past(db, 3, recipient="a@b.example", code=250, event="delivered")
+    put(db, 3, recipient="b@b.example")
+    for body, changed, states in [
+        ({"recipients": ["a@b.example"]}, 0, {"delivered": 1}),
+        ({}, 1, {"delivered": 1, "cancelled": 1}),
+    ]:
+        answer = api.send("POST", "/v1/messages/3/cancel", token, body)
+        assert answer.members == {"changed": changed, "states": states}
     answer = api.send("POST", "/v1/messages/2/hold", token, {"reason": "a\nb"})
     assert (answer.status, answer.members["pointer"]) == (422, "/reason")
 
@@ -359,7 +375,7 @@ def test_nobody_sees_or_changes_what_is_foreign(
                 assert (answer.status, answer.body) == (404, unknown)
     if sees == "all":  # it sees the mail of the other tenant, and may not release what that held
         answer = api.send("POST", "/v1/messages/3/release", token, {})
-        assert answer.members == {"changed": 0}
+        assert answer.members == {"changed": 0, "states": {"held": 1}}
     if sees == "tenant":
         answer = api.send("POST", "/v1/messages/2/release", token, {})
-        assert answer.members == {"changed": 1}
+        assert answer.members == {"changed": 1, "states": {"queued": 1}}

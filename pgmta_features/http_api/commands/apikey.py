@@ -314,6 +314,12 @@ def _changed(before: KeyRights, options: dict[str, Any]) -> KeyRights:
         raise ConfigError([f"--scope is missing: give some of {', '.join(SCOPES)}, or all"])
     if "send" in found.scopes and not found.senders:
         raise ConfigError(["a key with the scope send needs --sender or --any-sender"])
+    touched = options["scope"] or options["credential"]  # other keys may stay as they are
+    if touched and "campaigns" in found.scopes and not (found.senders and found.credentials):
+        raise ConfigError([
+            "a key with the scope campaigns needs --sender or --any-sender, and --credential or "
+            "--any-credential: each campaign names a credential"
+        ])  # fmt: skip
     if found.sees == "tenant" and found.tenant == ANY_TENANT:
         raise ConfigError(["--sees tenant with any tenant: that is --sees all"])
     return found

@@ -145,6 +145,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["new", "shop"], "--scope is missing: give some of send,"),
     (["new", "shop", "--scope", "sned"], "did you mean 'send'?"),
     (["new", "shop", "--scope", "send"], "needs --sender or --any-sender"),
+    (["new", "shop", "--scope", "all", "--sender", "@a.example"], "and --credential or"),
     (["new", "shop", "--scope", "send", "--sender", "shop"], "expected an address or @domain"),
     (["new", "Shop", "--scope", "usage"], "letters of lower case"),
     (["new", "shop", "--scope", "usage", "--network", "192.0.2.1/24"], "--network"),

@@ -31,7 +31,7 @@ _LOOK_TIMEOUT_S = 5.0
 _SETTINGS = {"statement_timeout": "3s", "lock_timeout": "3s"}
 _LOOK = (
     "SELECT id, digest, name, scopes, tenant, senders, networks, sees, credentials, priority_first,"
-    " priority_last, expires_at, seconds"
+    " priority_last, expires_at, seconds, holds"
     " FROM pgmta.api_keys_look(%(ids)b::text[])"
 )
 _USED = "SELECT pgmta.api_key_used(%(id)s, %(client)s::inet)"
@@ -46,7 +46,12 @@ class _Known:
     allows: Callable[[str], bool]
     looked_at: float
     until: float
+    holds: bool  # it was neither revoked nor ended by a rotation
     noted_at: float = float("-inf")
+
+    def fits(self, token: Token) -> bool:
+        """Return whether a token has the secret."""
+        return hmac.compare_digest(self.digest, token.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,13 @@ class KeyRing:
 
     def knows(self, text: str) -> bool:
         """Return whether a text is the token of a key that was seen, and may have ended since."""
+        return bool(self.name_of(text))
+
+    def name_of(self, text: str) -> str | None:
+        """Return the name of the key of such a token: also that of a revoked one."""
         token = parse_token(text)
         known = self._known.get(token.secret_id) if token else None
-        return bool(token and known and hmac.compare_digest(known.digest, token.digest))
+        return known.caller.name if token and known and known.fits(token) else None
 
     async def find(self, text: str, client: str) -> Caller:
         """Return the caller of a token that comes from a client.
@@ -86,7 +95,7 @@ class KeyRing:
         token = parse_token(text)
         known = token and await self._fresh(token.secret_id)
         # one answer, whatever is wrong: nobody finds out ids
-        if not (token and known and hmac.compare_digest(known.digest, token.digest)):
+        if not (token and known and known.fits(token) and known.holds):
             raise key_refused("The key is unknown, wrong or revoked.")
         if time.monotonic() >= known.until:
             raise key_refused(f"The key {known.caller.name} has expired.", "key-expired")
@@ -160,14 +169,14 @@ class KeyRing:
 
 def _known_of(row: tuple[Any, ...], now: float) -> _Known:
     (_, digest, name, scopes, tenant, senders, networks, sees, credentials, first, last, expires_at,
-     seconds) = row  # fmt: skip
+     seconds, holds) = row  # fmt: skip
     allows = Networks(map(ipaddress.ip_network, networks)).contains if networks else _any_client
     at: datetime | None = expires_at
     caller = Caller(
         name, tenant, frozenset(scopes), tuple(senders), sees, at, tuple(credentials), (first, last)
     )
     until = float("inf") if seconds is None else now + seconds
-    return _Known(bytes(digest), caller, allows, now, until)
+    return _Known(bytes(digest), caller, allows, now, until, holds)
 
 
 def _any_client(_: str) -> bool:

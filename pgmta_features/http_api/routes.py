@@ -176,7 +176,8 @@ class ApiRoutes:
             if error.status in (401, 403) and not self._refusals.knows(client, text):
                 self._refusals.note(client, text)
                 clients.count_refusal(client)
-                log.info("an API key is refused", client=client, reason=error.detail)
+                log.info("an API key is refused", client=client, key=keys.name_of(text),
+                         reason=error.detail)  # fmt: skip
             raise
 
     async def _renew(self, operation: Operation, request: web.Request, client: str) -> None:

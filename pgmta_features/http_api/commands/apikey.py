@@ -216,8 +216,9 @@ def _use(each: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_use(each: dict[str, Any]) -> str:
+    """Return when and whence a key or token was used; a refused request is no use of it."""
     if not each["used_at"]:
-        return "never used"
+        return "never used with success"
     return f"last used {instant(each['used_at'])} from {each['used_from'] or 'here'}"
 
 

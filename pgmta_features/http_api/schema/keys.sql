@@ -69,16 +69,19 @@ COMMENT ON INDEX api_secrets_key IS 'The secrets of a key.';
 
 CREATE FUNCTION api_keys_look(ids text[]) RETURNS TABLE (
     id text, digest bytea, name text, scopes text[], tenant text, senders text[], networks text[], sees text,
-    credentials text[], priority_first integer, priority_last integer, expires_at timestamptz, seconds double precision
+    credentials text[], priority_first integer, priority_last integer, expires_at timestamptz, seconds double precision,
+    holds boolean
 ) LANGUAGE sql STABLE SECURITY DEFINER ROWS 10 SET search_path = pgmta, pg_catalog, pg_temp AS $$
     SELECT s.id, s.digest, k.name, k.scopes, k.tenant, k.senders, k.networks::text[], k.sees,
         k.credentials, k.priority_first::integer, k.priority_last::integer, least(k.expires_at, s.ends_at),
-        extract(epoch FROM least(k.expires_at, s.ends_at) - now())::double precision
+        extract(epoch FROM least(k.expires_at, s.ends_at) - now())::double precision,
+        k.revoked_at IS NULL AND coalesce(s.ends_at > now(), true)
     FROM api_secrets AS s JOIN api_keys AS k ON k.name = s.key
-    WHERE s.id = ANY (ids) AND k.revoked_at IS NULL AND coalesce(s.ends_at > now(), true)
+    WHERE s.id = ANY (ids)
 $$;
 COMMENT ON FUNCTION api_keys_look IS
-    'The keys of some secrets, with the seconds until each ends (null: never). So the API can list no keys.';
+    'The keys of some secrets, with the seconds until each ends (null: never). So the API can list no keys. One that was revoked, or '
+    'ended by a rotation, does not hold: the log names its key.';
 
 CREATE FUNCTION api_key_holds(who text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN

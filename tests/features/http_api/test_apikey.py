@@ -88,6 +88,10 @@ def test_a_key_from_its_first_day_to_its_last(
     assert (gone["waiting"], gone["subscribed"], gone["used_from"]) == (1, False, "127.0.0.1")
     assert column(db, "SELECT name FROM event_subscriptions") == []
     until(lambda: status_of(api, last) == (401, "key-refused"))
+    # also that of a token that a rotation has ended, of which nothing but the name is told
+    logged = api.events("an API key is refused")
+    assert {each["key"] for each in logged} == {"shop"}
+    assert not [each for each in (token, third, last) if each in json.dumps(logged)]
     [shown] = json.loads(run("apikey", "list", "--json").output)
     assert (shown["used_at"], shown["used_from"]) == (gone["used_at"], "127.0.0.1")
     secrets = json.loads(run("apikey", "show", "shop", "--json").output)["secrets"]

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -255,7 +255,15 @@ def _worded(text: str, err: bool) -> str:
 def print_json(value: Any, *, line: bool = False) -> None:
     """Write a value for machines, or as one line; what a terminal may obey is escaped."""
     indent = None if line else 2
-    click.echo(json_escaped(json.dumps(value, default=str, ensure_ascii=False, indent=indent)))
+    click.echo(json_escaped(json.dumps(value, default=_plain, ensure_ascii=False, indent=indent)))
+
+
+def _plain(value: Any) -> str:
+    """Return a value that JSON has no form for; a time is that of RFC 3339, in UTC."""
+    if not isinstance(value, datetime):
+        return str(value)
+    moment = value.astimezone(UTC) if value.tzinfo else value
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 def print_csv(rows: Sequence[Mapping[str, Any]], *, head: bool = True) -> None:
@@ -275,8 +283,10 @@ def print_csv(rows: Sequence[Mapping[str, Any]], *, head: bool = True) -> None:
 def _field(value: Any) -> Any:
     if isinstance(value, str):
         return f"'{value}" if _FORMULA.match(value) and not _NUMBER.fullmatch(value) else value
+    if isinstance(value, datetime):
+        return _plain(value)
     plain = value is None or not isinstance(value, dict | list | tuple | bool)
-    return value if plain else json.dumps(value, default=str, ensure_ascii=False)
+    return value if plain else json.dumps(value, default=_plain, ensure_ascii=False)
 
 
 def print_table(header: list[str], rows: list[list[Any]], *, wide: bool = False) -> None:

@@ -146,10 +146,10 @@ def test_explain_says_when_a_row_is_given_up(
     (config.parent / "shaping.yaml").write_text(yaml.safe_dump({"routes": [route]}))
     explained = json.loads(command("explain", "--json", "1").stdout)["recipients"]
     assert {r["recipient"].partition("@")[0]: r["tried_until"] for r in explained} == {
-        "plain": "2026-11-03 12:00:00+00:00",
-        "full": "2026-11-01 13:00:00+00:00",
-        "late": "2026-11-02 12:00:00+00:00",
-        "route": "2026-11-11 12:00:00+00:00",
+        "plain": "2026-11-03T12:00:00Z",
+        "full": "2026-11-01T13:00:00Z",
+        "late": "2026-11-02T12:00:00Z",
+        "route": "2026-11-11T12:00:00Z",
         "held": None,
     }
     assert command("explain", "1").stdout.count("  gives up   2026-11-") == 4

@@ -9,7 +9,7 @@ import click
 from pgmta.command import print_json, print_line
 from pgmta.postgres.operator import connected
 from pgmta_features.lifecycle.accounts import mail_again
-from queued.cli.options.queue_command import command, database_of, read_duration
+from queued.cli.options.queue_command import command, database_of, read_since_s
 
 
 @command(json=True)
@@ -24,7 +24,7 @@ async def again(config: Path, action: str | None, since: str, as_json: bool) -> 
     After an outage of collectors or of the way of mail. Accounts that no longer fit, or that have a
     newer token, get none. A second call finds nothing more.
     """
-    seconds = read_duration(since, "--since")
+    seconds = read_since_s(since)
     async with connected(database_of(config)) as db:
         number = await mail_again(db, action, seconds)
     if as_json:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from pgmta.command import print_line
-from pgmta.config.types import hint, parse_duration
+from pgmta.config.types import hint
 from pgmta.errors import ConfigError
 from pgmta.model import NamedHop
 from pgmta.postgres.operator import connected
@@ -28,6 +28,7 @@ from queued.cli.options.queue_command import (
     command,
     database_of,
     print_rows,
+    read_since_s,
 )
 
 _ROW_FILTERS = ("status", "age", "priority", "hold_reason")
@@ -45,7 +46,7 @@ _ROW_FILTERS = ("status", "age", "priority", "hold_reason")
 )
 @click.option(
     "--since",
-    metavar="DURATION",
+    metavar="TIME",
     help="Count attempts in the log that ended since then, in place of rows.",
 )
 @filter_options
@@ -99,10 +100,6 @@ def _seconds(since: str, filters: dict[str, Any]) -> float:
         for name in _ROW_FILTERS
         if filters[name]
     ]
-    try:
-        seconds = parse_duration(since)
-    except ValueError as error:
-        problems.append(f"--since: {error}")
     if problems:
         raise ConfigError(problems)
-    return seconds
+    return read_since_s(since)

@@ -25,7 +25,7 @@ from queued.cli.options.queue_command import (
     command,
     database_of,
     print_rows,
-    read_duration,
+    read_since_s,
 )
 
 
@@ -34,7 +34,10 @@ from queued.cli.options.queue_command import (
 @click.option(
     "--verp", multiple=True, metavar="ADDRESS", help="VERP address, as a host saw the sender."
 )
-@click.option("--since", default="30d", show_default=True, help="How far back the log is searched.")
+@click.option(
+    "--since", default="30d", show_default=True, metavar="TIME",
+    help="How far back the log is searched: so long, or to this time.",
+)  # fmt: skip
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -82,7 +85,7 @@ async def find(
                 "--submitted-by, --metadata or --verp"
             ]
         )
-    seconds = read_duration(since, "--since")
+    seconds = read_since_s(since)
     try:
         async with connected(database_of(config)) as db:
             rows = await find_mail(db, wanted, seconds, limit)

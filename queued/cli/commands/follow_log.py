@@ -24,7 +24,7 @@ from queued.cli.options.queue_command import (
     Form,
     command,
     database_of,
-    read_duration,
+    read_since_s,
 )
 
 _LOOK_INTERVAL_S = 1.0
@@ -51,7 +51,7 @@ _DEFAULT_SINCE_S = 3600.0
     help="Host that was tried, with or without its port, * for any text.",
 )
 @click.option(
-    "--since", metavar="DURATION", help="Begin with all entries since then, at most -n of them."
+    "--since", metavar="TIME", help="Begin with all entries since then, at most -n of them."
 )
 @click.option(
     "-n",
@@ -69,7 +69,7 @@ async def logs(
     Values of one option are alternatives; different options must all match. --json prints a line
     per entry.
     """
-    seconds = read_duration(since, "--since") if since else _DEFAULT_SINCE_S
+    seconds = read_since_s(since) if since else _DEFAULT_SINCE_S
     try:
         names = ("recipient", "domain", "sender", "tenant", "metadata", "submitted_by")
         of_mail = {name: texts[name] for name in names}

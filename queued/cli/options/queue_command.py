@@ -198,10 +198,20 @@ def read_since(text: str | None) -> datetime | None:
     try:
         return now - timedelta(seconds=parse_duration(text))
     except ValueError:
-        found = read_time(text, "--since")
+        pass
+    try:
+        found = read_time(text, "--since", whole_days=True)
+    except ConfigError as error:
+        raise ConfigError([f"{each}; or say how long ago: 3h" for each in error.problems]) from None
     if found and found > now:
         raise ConfigError([f"--since {text!r}: that is to come"])
     return found
+
+
+def read_since_s(text: str) -> float:
+    """Return how many seconds ago that is. Raises ConfigError."""
+    found = read_since(text)
+    return (datetime.now(UTC) - found).total_seconds() if found else 0.0
 
 
 def read_begin(text: str | None, zone: str | None = None) -> datetime | None:

@@ -10,13 +10,13 @@ from difflib import get_close_matches
 from pgmta.config.types import parse_duration
 
 _EXPECTED = (
-    "it is no time such as 2026-12-24 18:00, 24 Dec 2026 6 pm, tomorrow 9:00, in 2h or "
+    "it is no time such as 2026-12-24 18:00, 24 Dec 2026 6 pm, today 9:00, in 2h or "
     "2026-12-24T18:00:00+01:00"
 )
 _MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september",
            "october", "november", "december")  # fmt: skip
 _LEAST_LETTERS = 3  # of the name of a month
-_DAYS = {"today": 0, "tomorrow": 1}
+_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _FIRST_YEAR = 1970
 _MOST_OFFSET = timedelta(hours=14)  # east of all time zones
 

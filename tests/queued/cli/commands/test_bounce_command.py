@@ -158,7 +158,7 @@ def test_rows_and_attempts_are_counted_by_class(db: psycopg.Connection, command:
     assert "-" in [line.split()[0] for line in table]
     for words, error in (
         (("--since", "1d", "--status", "hold"), "--status is about rows of the queue"),
-        (("--since", "soon"), "--since: "),
+        (("--since", "soon"), "or say how long ago"),
         (("--since", "1d", "--by", "clas"), "did you mean 'class'?"),
         (("--by", "host"), "--by 'host'"),
     ):

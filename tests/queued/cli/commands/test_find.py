@@ -60,6 +60,7 @@ def test_mail_is_found_where_it_is_now(config: Path) -> None:
     assert found(config, "--recipient", "BOB@b.example", "--message-id", "two@a.example") == [gone]
     assert found(config, "--recipient", "B_B@b.example") == []
     assert found(config, "--recipient", "Bob@b.example", "--since", "90d")[2][0] == 4
+    assert found(config, "--recipient", "Bob@b.example", "--since", "2001-01-01")[2][0] == 4
     assert found(config, "--sender", "s@a.example", "--metadata", "order=8") == [gone]
     assert found(config, "--message-id", "one@a.example") == [waits]
     assert found(config, "--message-id", "<two@a.example>", "--message-id", "<one*") == [
@@ -133,7 +134,7 @@ def test_nothing_found_and_mistakes(config: Path) -> None:
     for words, reason in (
         ((), "find needs --recipient"),
         (("--metadata", "x"), "expected key=value"),
-        (("--sender", "a", "--since", "soon"), "--since: 'soon' is no duration"),
+        (("--sender", "a", "--since", "soon"), "--since 'soon': it is no time"),
     ):
         result = run(config, *words)
         assert result.exit_code == 2, result.output

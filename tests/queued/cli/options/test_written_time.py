@@ -56,6 +56,7 @@ def test_a_time_is_one_of_the_machine(machine: None, text: str) -> None:
         ("2026-10-25T02:30:15.5+01:00", "2026-10-25 02:30:15 +01:00"),
         ("tomorrow 9:00", "2026-12-02 09:00:00 +01:00 (CET)"),
         ("tomorrow 9:00 America/New_York", "2026-12-01 09:00:00 -05:00 (America/New_York)"),
+        ("yesterday 9:00", "2026-11-30 09:00:00 +01:00 (CET)"),
         ("today 12 am", "2026-12-01 00:00:00 +01:00 (CET)"),
         ("in 2h", "2026-12-01 02:30:00 +01:00 (CET)"),
         ("in 2 days 30 minutes", "2026-12-03 01:00:00 +01:00 (CET)"),

@@ -107,7 +107,7 @@ def _unnamed(read: QueuedConfig, credential: str, rated: list[str]) -> str:
     if credential in known or any(f"'{credential}'" in text for text in texts if text):
         return ""
     near = get_close_matches(credential, known)
-    said = f"near: {', '.join(near)}" if near else "its mail goes by the usual route, at any rate"
+    said = f"near: {', '.join(near)}" if near else "its mail goes by the usual route"
     return f"--credential {credential}: no route, budget or option names it; {said}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 import click
 
-from pgmta.config.types import Network
+from pgmta.config.types import Network, parse_network
 from pgmta.errors import AddressError, ConfigError
 from pgmta.mail.address import normalise_domain, parse_mailbox
 from pgmta.mail.metadata import OWN_KEYS
@@ -145,9 +144,9 @@ def read_sender(text: str) -> str:
 def read_network(text: str) -> Network:
     """Return the network of --network. Raises ConfigError."""
     try:
-        return ipaddress.ip_network(text)
+        return parse_network(text)
     except ValueError as error:
-        raise ConfigError([f"--network {text!r}: {error}"]) from None
+        raise ConfigError([f"--network: {error}"]) from None
 
 
 def read_priorities(text: str) -> tuple[int, int]:

@@ -170,7 +170,7 @@ def test_a_credential_that_nothing_names_is_said(site: Site, db: psycopg.Connect
         assert made.exit_code == 0, made.stderr
         return made.stderr
 
-    usual = "no route, budget or option names it; its mail goes by the usual route, at any rate\n"
+    usual = "no route, budget or option names it; its mail goes by the usual route\n"
     assert said("ses-1") == f"--credential ses-1: {usual}"
     routes = {"routes": [{"metadata.credential": ["ses-1", "ses-2"], "to": "h.example"}]}
     (site.folder / "shaping.yaml").write_text(yaml.safe_dump(routes))

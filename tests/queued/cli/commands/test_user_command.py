@@ -129,7 +129,7 @@ def test_refusals(config: Path) -> None:
         ("add a --any-sender --stdin --generate", "--stdin and --generate exclude each other"),
         ("add a --any-sender --sender b@c --stdin", "--sender and --any-sender exclude each other"),
         ("add a --sender b --stdin", "--sender 'b': expected an address or @domain: no domain"),
-        ("add a@b --network 1.2.3.4/8 --stdin", "--network '1.2.3.4/8': 1.2.3.4/8 has host bits"),
+        ("add a@b --network 1.2.3.4/8 --stdin", "host bits set; did you mean 1.0.0.0/8?"),
         ("add a@b --priorities 7-3 --stdin", "--priorities '7-3': expected for example 3-7"),
         ("add a@b --metadata x --stdin", "--metadata 'x': expected key=value"),
         ("add a@b --metadata _exempt=ceo --stdin", "--metadata _exempt: it is a key that pgmta"),

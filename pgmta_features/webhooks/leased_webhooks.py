@@ -104,6 +104,10 @@ class LeasedWebhooks:
         rows = await self._links.run(_SQL["claim"], {"worker": self._worker, "lease": lease})
         return [Claimed(Settings(*row[:_SETTINGS]), *row[_SETTINGS:]) for row in rows]
 
+    async def suspended(self) -> list[tuple[str, str]]:
+        """Return the id and the name of each endpoint that is suspended."""
+        return [(id_, name) for id_, name in await self._links.run(_SQL["suspended"], {})]
+
     async def batch(
         self, settings: Settings, reached: str | None, *, accepted: bool, anew: bool
     ) -> list[EventRow]:

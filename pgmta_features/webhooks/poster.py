@@ -51,6 +51,12 @@ SERIES = (
 )  # fmt: skip
 """Their figures, of the endpoints that this process posts for."""
 
+SUSPENDED = Series(
+    "pgmta_queued_webhook_suspended", "gauge", "1 for each endpoint that is suspended; every "
+    "queued has all of them.", ("id", "webhook"),
+)  # fmt: skip
+"""Nobody posts for them, so each process that looks for endpoints tells of them."""
+
 log = get("webhooks")
 
 
@@ -64,13 +70,14 @@ class Poster:
         self._process = process
         self._loops: dict[Settings, EndpointLoop] = {}
         self._tasks: dict[Settings, asyncio.Task[None]] = {}
+        self._suspended: list[tuple[str, str]] = []  # ids and names
         self._changed = asyncio.Event()
         self._news = event_news(process.resources)
         self._slots = Slots()
         self._config: QueuedConfig | None = None
         self._failed = False
         process.orders.add_reader("webhooks", self._told)
-        process.more_figures.append(MoreFigures(SERIES, self._values))
+        process.more_figures.append(MoreFigures((*SERIES, SUSPENDED), self._values))
 
     @cached_property
     def _table(self) -> LeasedWebhooks:
@@ -88,7 +95,7 @@ class Poster:
                     if not self._failed:
                         log.warning("webhooks wait", reason=faults.one_line(error))
                     self._failed = True
-                pause = _CLAIM_INTERVAL_S if self._loops else _LOOK_INTERVAL_S
+                pause = _CLAIM_INTERVAL_S if self._knows_any else _LOOK_INTERVAL_S
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._changed.wait()
@@ -96,15 +103,20 @@ class Poster:
         finally:
             await self._stop()
 
+    @property
+    def _knows_any(self) -> bool:
+        return bool(self._loops or self._suspended)
+
     async def _told(self) -> None:
-        if self._loops:
+        if self._knows_any:
             self._changed.set()
 
     async def _keep(self) -> None:
         """Take endpoints, and begin and end loops. Raises StoreUnavailable, psycopg.Error."""
         self._process.schema.require()
-        if not self._loops and not await self._process.tasks_due.may(ANY_WEBHOOK):
+        if not self._knows_any and not await self._process.tasks_due.may(ANY_WEBHOOK):
             return
+        self._suspended = await self._table.suspended()
         if self._process.config is not self._config:
             await self._read(self._process.config)
         claimed = {each.settings: each for each in await self._table.claim(LEASE_S)}
@@ -168,7 +180,7 @@ class Poster:
             values = float(loop.posted), float(loop.failed), loop.lag, float(loop.failing)
             for series, value in zip(SERIES, values, strict=True):
                 found[series.name][labels] = value
-        return found
+        return found | {SUSPENDED.name: dict.fromkeys(self._suspended, 1.0)}
 
     async def _stop(self) -> None:
         for task in self._tasks.values():

@@ -1,5 +1,5 @@
 -- name: any_webhook
-EXISTS (SELECT FROM pgmta.webhooks WHERE state IN ('active', 'failing'))
+EXISTS (SELECT FROM pgmta.webhooks WHERE state <> 'disabled')
 
 -- name: claim
 -- Take endpoints that no living process has; all that this one has now. Nothing is written if there is none to take.
@@ -19,6 +19,9 @@ SELECT w.id, w.revision, w.name, w.tenant, w.viewer, w.url, w.condition::text, w
 FROM (
     SELECT * FROM taken UNION ALL
     SELECT * FROM pgmta.webhooks AS h WHERE h.leased_by = %(worker)s AND h.state IN ('active', 'failing')) AS w
+
+-- name: suspended
+SELECT id::text, name FROM pgmta.webhooks WHERE state = 'suspended' ORDER BY id
 
 -- name: batch
 SELECT place, event_id, written_at, document

@@ -17,12 +17,14 @@ from pgmta_features.lifecycle.backlog import SERIES as BACKLOG_SERIES
 from pgmta_features.lifecycle.collectors import SERIES as COLLECTOR_SERIES
 from pgmta_features.metrics.queued_series import QUEUED_SERIES, WEB_SERIES
 from pgmta_features.webhooks.poster import SERIES as WEBHOOK_SERIES
+from pgmta_features.webhooks.poster import SUSPENDED
 from smtpd.server.smtpd_series import SERIES
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "etc" / "prometheus"
 FEATURE_SERIES = (
     *COLLECTOR_SERIES, *BACKLOG_SERIES, *EVENT_SERIES, *FUNCTION_SERIES, *WEBHOOK_SERIES,
+    SUSPENDED,
 )  # fmt: skip
 ALL = {series.name: series for series in (*SERIES, *QUEUED_SERIES, *WEB_SERIES, *FEATURE_SERIES)}
 _NAME = re.compile(r"\b((?:pgmta|process|node)_[a-z_]+|up)\b")

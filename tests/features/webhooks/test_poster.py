@@ -12,13 +12,14 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from pgmta_features.webhooks.signing import Secrets
+from tests.features.metrics.scraping import Scrape
 from tests.features.providers.scripted_server import CUT, HANG, HELD, Got, said
 from tests.features.webhooks.conftest import Add
 from tests.features.webhooks.receiver import OK, Receiver, events_of
 from tests.support.nexthop import Do, Transaction
 from tests.support.rows import fetch
 from tests.support.system import System
-from tests.support.waiting import take_time, until
+from tests.support.waiting import free_port, take_time, until
 
 CHANGED = "SELECT pgmta.notify_channel('pgmta_orders')"
 REFUSED = said("422 Unprocessable Content")
@@ -237,16 +238,25 @@ def test_status_410_suspends_and_tells_the_owner(
 ) -> None:
     endpoint = add(receiver.url(), kinds=["accepted"], owner="own@d.example")
     receiver.answering["/"] = lambda _: said("410 Gone")
-    hop = system.hop()
-    system.queued(hop, **settings)
+    hop, page = system.hop(), free_port()
+    system.queued(hop, metrics={"listen": f"127.0.0.1:{page}"}, **settings)
+
+    def suspended() -> float:
+        return Scrape.of(page).value(
+            "pgmta_queued_webhook_suspended", id=str(endpoint), webhook="shop"
+        )
+
     system.enqueue("1@c.example")
     until(lambda: state(db, endpoint) == "suspended")  # which doctor names
+    db.execute(CHANGED)
+    until(lambda: suspended() == 1)
     system.wait_empty()
     assert ["own@d.example"] in [found.recipients for found in hop.transactions]
     receiver.answering.clear()
     system.enqueue("2@c.example")
     db.execute("SELECT pgmta.webhook_enable(%s, true)", (endpoint,))
     until(lambda: len(receiver.events()) == 4)  # no event was lost meanwhile
+    assert suspended() == 0
     found = [event["recipients"] for event in receiver.events()[1:]]
     assert found == [["1@c.example"], ["own@d.example"], ["2@c.example"]]
 

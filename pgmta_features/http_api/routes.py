@@ -29,6 +29,7 @@ from pgmta_features.http_api.checking import (
     read_json,
 )
 from pgmta_features.http_api.operation import Call, Operation
+from pgmta_features.http_api.outage_log import OutageLog
 from pgmta_features.http_api.problem import Problem, not_found
 from pgmta_features.http_api.rate import BodyPlaces, KeyRates, Refusals
 from queued.web.site import Served, Site, WebPart
@@ -54,6 +55,7 @@ class ApiRoutes:
         self._refusals = Refusals()
         self._bodies = BodyPlaces()
         self._octets_under_way = 0
+        self._outages = OutageLog()
 
     def routes(self) -> Sequence[Route]:
         """Return the routes under the present configuration."""
@@ -114,7 +116,10 @@ class ApiRoutes:
                 place = ""
                 await renew()
             found = await operation.handler(call)
+            if not operation.public:
+                self._outages.answered()
         except Problem as error:
+            self._outages.note(error)
             error.headers = {**fields, **error.headers}
             raise
         except HttpError as error:

@@ -87,7 +87,7 @@ class Intake:
                 headers=_RETRY,
             )  # fmt: skip
         if isinstance(found, StoreUnavailable):
-            raise away()
+            raise away() from found
         if isinstance(found, psycopg.Error) and faults.about_row(found):
             log.warning("mail refused by the database", reason=faults.one_line(found))
             raise Problem(

@@ -13,7 +13,11 @@ import psycopg
 import pytest
 import yaml
 from psycopg.conninfo import make_conninfo
+from structlog.testing import capture_logs
 
+from pgmta_features.http_api.outage_log import OutageLog
+from pgmta_features.http_api.problem import away
+from pgmta_features.http_api.token import new_token
 from tests.features.http_api.served import ServedApi, make_key, serving_api
 from tests.support.daemons import ROOT
 from tests.support.waiting import free_port, until
@@ -164,3 +168,26 @@ def test_each_listener_serves_its_audience(
         assert daemon.faults() == []
     finally:
         daemon.clean()
+
+
+def test_an_outage_has_one_line_at_its_begin_and_one_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_api(tmp_path, f"postgresql://127.0.0.1:{free_port()}/x") as api:
+        for _ in range(2):
+            assert word(api.send("GET", "/v1/key", str(new_token()))) == (503, "database-away")
+        (line,) = api.events("database is away")
+        assert "refused" in line["reason"]
+    now = 0.0
+    monkeypatch.setattr(f"{OutageLog.__module__}.time.monotonic", lambda: now)
+    outages = OutageLog()
+    with capture_logs() as lines:
+        for failed, at in (False, 0), (True, 1), (False, 2), (True, 5), (False, 14), (False, 16):
+            now = float(at)
+            if failed:
+                outages.note(away())
+            else:
+                outages.answered()
+    assert [(line["event"], line.get("after_s")) for line in lines] == [
+        ("database is away", None), ("database is back", 4.0),
+    ]  # fmt: skip

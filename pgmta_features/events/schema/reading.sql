@@ -62,7 +62,7 @@ BEGIN
     END IF;
     IF last = -1 THEN
         RAISE EXCEPTION 'events behind cursor % were not written: for a while nobody subscribed', cursor USING ERRCODE = 'PG409',
-            HINT = 'events_since(time) gives the cursor of a time.';
+            HINT = 'events_since(time) gives the cursor of a time. What became of mail meanwhile is in message_status.';
     END IF;
     IF number + 1 < (SELECT l.number FROM event_log AS l ORDER BY l.number LIMIT 1) THEN
         RAISE EXCEPTION 'events behind cursor % have expired', cursor USING ERRCODE = 'PG409',

@@ -23,7 +23,7 @@ from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.operation import Answer, Call, GivenTime, Operation, Received, Time
 from pgmta_features.http_api.pages import words_of_list
-from pgmta_features.http_api.problem import Problem
+from pgmta_features.http_api.problem import Problem, sentences
 
 STREAM_TYPE: Final = "text/event-stream"
 """The type of server-sent events (HTML Living Standard, section 9.2)."""
@@ -33,6 +33,7 @@ MAX_WAITING_OF_KEY = 20
 """Those of one key."""
 
 _GONE = "PG409"  # SQLSTATE of a cursor whose events were lost or have expired
+_UNSUBSCRIBED = "PG404"  # SQLSTATE of a key whose subscription has ended
 _MAX_LIMIT, _STREAM_LIMIT = 1000, 100  # events of a page, and those that a stream reads at once
 _MAX_WAIT_S = 30
 _LOOK_INTERVAL_S = 1.0  # at the key and the server, and for a notification that was lost
@@ -102,6 +103,10 @@ class Events(BaseModel):
     next: str = Field(description="the cursor to go on from, also if there was no event")
 
 
+class _Unsubscribed(Exception):
+    """An operator has ended the subscription of the key since it was last noted."""
+
+
 class _Readers:
     """Reads events for keys, and bounds how many of them wait."""
 
@@ -118,7 +123,16 @@ class _Readers:
         if query.after is not None and query.since is not None:
             raise Problem(400, "invalid", "after and since exclude each other.",
                           errors=[{"parameter": "since", "detail": "Leave one out."}])  # fmt: skip
-        await self._note(call.caller)
+        try:
+            await self._note(call.caller)
+            return await self._answer(call)
+        except _Unsubscribed:
+            self._noted.pop(call.caller.name, None)
+            await self._note(call.caller)
+            return await self._answer(call)
+
+    async def _answer(self, call: Call) -> Answer | web.StreamResponse:
+        query: EventsQuery = call.query
         kinds = query.kind.split(",") if query.kind else None
         waits = call.request.method == "GET"  # HEAD has no answer to wait for
         if waits and STREAM_TYPE in call.request.headers.get("Accept", ""):
@@ -175,18 +189,21 @@ class _Readers:
     async def _read(
         self, caller: Caller, after: str, kinds: Sequence[str] | None, limit: int
     ) -> list[dict[str, Any]]:
-        """Return events that the key sees. Raises Problem."""
+        """Return events that the key sees. Raises Problem, _Unsubscribed."""
         fields = {"after": after, "most": limit, "kinds": kinds}
         try:
             async with self._database.acting(caller, places=self._database.readers) as session:
                 return await session.rows(_API_SQL["events"], fields)
         except psycopg.DatabaseError as error:
+            if error.sqlstate == _UNSUBSCRIBED:
+                raise _Unsubscribed from None
             if error.sqlstate != _GONE:
                 raise
             raise Problem(
                 409, "cursor-gone",
-                f"{error.diag.message_primary}. Read on with `since`, the time of the last event "
-                "that you have less some minutes, and leave out the ids that you know.",
+                f"{sentences(error.diag.message_primary)} Read on with `since`, the time of the "
+                "last event that you have less some minutes, and leave out the ids that you know. "
+                "What became of mail meanwhile is in GET /v1/messages with the same `since`.",
                 errors=[{"parameter": "after", "detail": "Its events are not there."}],
             ) from None  # fmt: skip
 
@@ -219,7 +236,7 @@ class _Readers:
             )
             await response.prepare(call.request)
             # after either the client asks again, and gets the problem then
-            with suppress(Problem, ConnectionError):
+            with suppress(Problem, _Unsubscribed, ConnectionError):
                 await self._send(call, response, rows[-1]["cursor"] if rows else after, kinds, rows)
         return response
 

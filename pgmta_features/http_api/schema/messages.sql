@@ -390,12 +390,16 @@ DECLARE
 BEGIN
     SELECT v.* INTO viewer FROM api_view() AS v;
     IF viewer.who IS NULL THEN RETURN; END IF;
+    IF NOT EXISTS (SELECT FROM event_subscriptions AS s WHERE s.name = viewer.who) THEN
+        RAISE EXCEPTION 'the key does not subscribe to events' USING ERRCODE = 'PG404', HINT = 'events_reader() subscribes it.';
+    END IF;
     RETURN QUERY
         SELECT e.cursor, e.id, e.kind, e.document
         FROM events_read(after, most, kinds, CASE WHEN viewer.sees NOT IN ('tenant', 'all') THEN viewer.who END,
             CASE WHEN viewer.sees = 'tenant' THEN viewer.tenant END) AS e;
 END $$;
-COMMENT ON FUNCTION api_events IS 'The events behind a cursor that the key sees, as events_read() returns them.';
+COMMENT ON FUNCTION api_events IS
+    'The events behind a cursor that the key sees, as events_read() returns them. Raises PG404 if the key does not subscribe.';
 
 INSERT INTO rights (object, role, privileges) VALUES
     ('FUNCTION api_message', 'pgmta_api', 'EXECUTE'),

@@ -15,6 +15,8 @@ from pgmta.store.queries import feature_queries
 
 _SQL = feature_queries("http_api")
 
+_MAX_SMALL_MAILS = 100  # of a request that takes PostgreSQL no second
+
 
 class Outcome(StrEnum):
     """What became of a request; api_submit() has the same words."""
@@ -48,6 +50,11 @@ class SendRequest:
     def size(self) -> int:
         """Octets of all mails, about."""
         return sum(map(len, self.mails)) + sum(octets for _, octets in self.uploads)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it may take PostgreSQL seconds, for which no other request has to wait."""
+        return bool(self.uploads) or len(self.mails) > _MAX_SMALL_MAILS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +113,9 @@ class ApiDoor:
     """api_submit(), which only the API may call."""
 
     role = "pgmta_api"
-    max_mails = 200
-    """Requests of a group: PostgreSQL has room for some thousand locks of Idempotency-Keys."""
+
+    def __init__(self, max_requests: int) -> None:
+        self.max_mails = max_requests  # a request is what the group counts
 
     def write(self, mails: Iterable[SendRequest]) -> tuple[str, Sequence[_Set]]:
         """Return the group as JSON, and its sets. A request with uploads is a set of its own."""

@@ -28,7 +28,11 @@ CONNECTIONS = 2
 """For group commits, as pgmta.Client has."""
 
 _PATIENCE_S = 5.0  # below the time limit of an answer
-_UPLOAD_PATIENCE_S = 60.0  # PostgreSQL composes mail with uploads of 50 MB in a few seconds
+_MAX_GROUP = 200  # requests: PostgreSQL has room for some thousand locks of Idempotency-Keys
+# PostgreSQL composes mail with uploads of 50 MB, and 1,000 mails by a template, in a few seconds
+LARGE_PATIENCE_S = 60.0
+"""The time for a large request."""
+_LARGE_GROUP = 4
 
 _UNFIT_SENDER = "PG403"  # SQLSTATE of api_check_author()
 _RAISED = "P0001"  # by a trigger of operators, for those who submit
@@ -74,7 +78,7 @@ class Intake:
         parcel: Parcel[asyncio.Future[Any]] = Parcel(
             [request], request.size, asyncio.get_running_loop().create_future()
         )
-        self._gatherer(large=bool(request.uploads)).put(parcel)
+        self._gatherer(large=request.is_large).put(parcel)
         [found] = await parcel.future
         if isinstance(found, Decided):
             return _undisputed(found)
@@ -97,10 +101,11 @@ class Intake:
 
     def _gatherer(self, *, large: bool) -> Gatherer:
         if large not in self._gatherers:
-            # mail that comes at once does not wait for what PostgreSQL composes for seconds
+            # mail that comes at once does not wait for what takes PostgreSQL seconds
             self._gatherers[large] = Gatherer(
-                self._resources, CONNECTIONS, _UPLOAD_PATIENCE_S if large else _PATIENCE_S,
-                ApiDoor(), "uploads taken" if large else "requests",
+                self._resources, CONNECTIONS, LARGE_PATIENCE_S if large else _PATIENCE_S,
+                ApiDoor(_LARGE_GROUP if large else _MAX_GROUP),
+                "large requests" if large else "requests",
             )  # fmt: skip
             self._gatherers[large].start()
         return self._gatherers[large]

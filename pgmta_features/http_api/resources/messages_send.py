@@ -10,10 +10,12 @@ from typing import Any
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
+from pgmta.http.server_connection import connection_of
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.checking import Path
 from pgmta_features.http_api.intake.bodies import MULTIPART_TYPE, RAW_TYPE, Bodies
 from pgmta_features.http_api.intake.intake import (
+    LARGE_PATIENCE_S,
     Intake,
     headers_of,
     results,
@@ -35,6 +37,7 @@ from pgmta_features.http_api.problem import Problem
 
 _PATH = "/v1/messages"
 _MAX_STREAM_OCTETS = 1 << 30  # the database's limit of a message counts
+_ANSWER_S = 5.0  # beyond the time for a large batch
 _TURN_S = 0.01  # for the mails of a batch; then other requests have their turn
 _PROBLEMS = (
     "sender-refused", "tenant-refused", "credential-refused", "priority-refused", "in-flight",
@@ -156,6 +159,8 @@ class _Sending:
             # kept with the key, because a repetition may be judged by other settings of it
             early = {"places": [*places], "refused": [*refused.items()]} if refused else None
             request = send_request(call.caller, texts, call.key, content, refused_early=early)
+            if request.is_large:
+                connection_of(call.request).allow_time(LARGE_PATIENCE_S + _ANSWER_S)
             decided = await self._intake.decide(request)
             if first := decided.refused_early:
                 places, found = first["places"], dict(first["refused"])

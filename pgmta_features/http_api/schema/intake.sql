@@ -203,44 +203,66 @@ CREATE FUNCTION api_put(
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    mail jsonb;
-    place integer;
-    alone record;
+    number CONSTANT integer := jsonb_array_length(mails);
+    judged CONSTANT boolean := jsonb_typeof(senders) = 'array' AND mails @? '$[*].template';
+    part CONSTANT integer := 32;
     argument text;
     reason text;
     details text;
     advice text;
 BEGIN
+    IF judged AND number > part THEN  -- by a template they go one by one anyway
+        SELECT p.* INTO ids, problems, suppressed FROM api_put_parts(mails, contents, senders, part) AS p;
+        RETURN;
+    END IF;
     SELECT m.* INTO ids, problems, suppressed FROM submit_mails(mails, contents) AS m;
-    IF jsonb_typeof(senders) = 'array' AND mails @? '$[*].template' THEN
+    IF judged THEN
         PERFORM api_check_author(m.id, senders) FROM unnest(ids) AS stored (one) JOIN messages AS m ON m.id = one
         WHERE m.template_id IS NOT NULL;
     END IF;
 -- Errors about a mail, also those of an operator's triggers and constraints. All others are about the server.
 EXCEPTION WHEN data_exception OR integrity_constraint_violation OR plpgsql_error OR program_limit_exceeded
         OR with_check_option_violation OR triggered_action_exception OR cardinality_violation OR SQLSTATE 'PG403' THEN
-    GET STACKED DIAGNOSTICS argument = COLUMN_NAME, reason = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL,
-        advice = PG_EXCEPTION_HINT;
-    ids := '{}';
-    suppressed := NULL;
-    IF jsonb_array_length(mails) = 1 THEN
-        ids := ARRAY[NULL::bigint];
-        problems := jsonb_build_array(jsonb_build_object('index', 0, 'argument', argument, 'code', sqlstate, 'message', reason,
-            'detail', nullif(details, ''), 'hint', nullif(advice, '')));
+    IF number > 1 THEN
+        SELECT p.* INTO ids, problems, suppressed
+        FROM api_put_parts(mails, contents, senders, CASE WHEN number > part THEN part ELSE 1 END) AS p;
         RETURN;
     END IF;
-    problems := NULL;
-    FOR mail, place IN SELECT m, n - 1 FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (m, n) ORDER BY n LOOP
-        SELECT p.* INTO alone FROM api_put(jsonb_build_array(mail), contents, senders) AS p;
-        ids := ids || alone.ids;
-        problems := coalesce(problems || api_slice(alone.problems, -place, place + 1), problems, api_slice(alone.problems, -place, place + 1));
-        suppressed := coalesce(suppressed || api_slice(alone.suppressed, -place, place + 1), suppressed,
-            api_slice(alone.suppressed, -place, place + 1));
-    END LOOP;
+    GET STACKED DIAGNOSTICS argument = COLUMN_NAME, reason = MESSAGE_TEXT, details = PG_EXCEPTION_DETAIL,
+        advice = PG_EXCEPTION_HINT;
+    ids := ARRAY[NULL::bigint];
+    problems := jsonb_build_array(jsonb_build_object('index', 0, 'argument', argument, 'code', sqlstate, 'message', reason,
+        'detail', nullif(details, ''), 'hint', nullif(advice, '')));
+    suppressed := NULL;
 END $$;
 COMMENT ON FUNCTION api_put IS
     'submit_mails(), where a mail that an operator''s trigger refuses stops no other, and where From of a template has to be one of '
-    'the senders of the key (no array: any).';
+    'the senders of the key (no array: any). Only the part of the mails that has a bad one is done again one by one.';
+
+CREATE FUNCTION api_put_parts(
+    mails jsonb, contents bytea[], senders jsonb, part integer, OUT ids bigint[], OUT problems jsonb, OUT suppressed jsonb
+) LANGUAGE plpgsql AS $$
+DECLARE
+    those jsonb;
+    start integer;
+    put record;
+BEGIN
+    ids := '{}';
+    problems := '[]';
+    suppressed := '[]';
+    FOR those, start IN
+        SELECT jsonb_agg(mail ORDER BY n), min(n) - 1 FROM jsonb_array_elements(mails) WITH ORDINALITY AS each (mail, n)
+        GROUP BY (n - 1) / part ORDER BY min(n)
+    LOOP
+        SELECT p.* INTO put FROM api_put(those, contents, senders) AS p;
+        ids := ids || put.ids;
+        problems := problems || coalesce(api_slice(put.problems, -start, start + jsonb_array_length(those)), '[]');
+        suppressed := suppressed || coalesce(api_slice(put.suppressed, -start, start + jsonb_array_length(those)), '[]');
+    END LOOP;
+    problems := nullif(problems, '[]');
+    suppressed := nullif(suppressed, '[]');
+END $$;
+COMMENT ON FUNCTION api_put_parts IS 'Part of api_put(): so many mails at once.';
 
 CREATE FUNCTION api_check_author(message_id bigint, senders jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

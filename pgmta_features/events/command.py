@@ -25,7 +25,7 @@ from pgmta.errors import ConfigError, PgmtaError, StoreUnavailable
 from pgmta.postgres.operator import OperatorConnection, connected
 from pgmta_features.events.application_commands import function, table
 from pgmta_features.events.event_table import EventTable
-from pgmta_features.events.kinds import KINDS
+from pgmta_features.events.kinds import KINDS, check_kinds
 from pgmta_features.events.subscribing import repeat_subscribing
 from queued.cli.options.queue_command import (
     CONFIG_NAME,
@@ -52,7 +52,7 @@ _LOST = "PG409"  # SQLSTATE of a cursor whose events are not there
     "--since", metavar="TIME", help="Begin then: '2026-12-24 18:00', or 3h ago.  [default: 1h]"
 )
 @click.option("--follow", is_flag=True, help="Go on with new events until Ctrl-C.")
-@click.option("--kind", multiple=True, type=click.Choice(KINDS), help="Only this kind.")
+@click.option("--kind", multiple=True, metavar="KIND", help=f"Only this: {', '.join(KINDS)}.")
 @click.option("--message", metavar="ID", type=int, help="Only the events of this message.")
 @json_option
 @click.pass_context
@@ -80,6 +80,10 @@ async def _show(
         raise ConfigError(["--after and --since exclude each other"])
     if message is not None and (after or since or follow or kind):
         raise ConfigError(["--message stands alone"])
+    try:
+        check_kinds(kind)
+    except ValueError as error:
+        raise ConfigError([f"--kind {error}"]) from None
     begin = read_since(since)
     uri = database_of(config)
     async with connected(uri) as db:

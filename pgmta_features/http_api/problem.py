@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic_core import to_json
 
 from pgmta.http.answers import HttpError
 
@@ -93,7 +94,7 @@ class Problem(HttpError):
 
     def problem(self) -> bytes:
         """Return the problem document."""
-        return json.dumps(self.document()).encode()
+        return to_json(self.document())
 
 
 def not_found(what: str) -> Problem:

@@ -28,6 +28,7 @@ from pgmta_features.http_api.checking import (
     is_strange,
     read_json,
 )
+from pgmta_features.http_api.intake.bodies import MULTIPART_TYPE
 from pgmta_features.http_api.operation import Call, Operation
 from pgmta_features.http_api.outage_log import OutageLog
 from pgmta_features.http_api.problem import Problem, not_found
@@ -125,9 +126,10 @@ class ApiRoutes:
         except HttpError as error:
             if error.status != 413:
                 raise
-            raise Problem(
-                413, "body-size", error.detail, headers={**fields, **error.headers}
-            ) from None
+            detail = error.detail
+            if request.content_type == JSON_TYPE and MULTIPART_TYPE in operation.other_bodies:
+                detail += " Send files as multipart/form-data: these may be larger."
+            raise Problem(413, "body-size", detail, headers={**fields, **error.headers}) from None
         finally:
             self._octets_under_way -= taken
             if place:

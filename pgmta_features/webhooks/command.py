@@ -18,13 +18,12 @@ from pgmta.command import instant, print_json, print_line
 from pgmta.config.types import hint
 from pgmta.errors import ConfigError, PgmtaError
 from pgmta.postgres.operator import connected
-from pgmta_features.events.kinds import KINDS
+from pgmta_features.events.kinds import check_kinds
 from pgmta_features.events.subscribing import repeat_subscribing
 from pgmta_features.webhooks.config import WebhookSettings
 from pgmta_features.webhooks.endpoint import (
     NAME,
     EndpointUrl,
-    check_kinds,
     is_foreign,
     read_condition,
 )
@@ -102,8 +101,11 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
     condition = {name: list(options[name]) for name in _CONDITION_OPTIONS if options[name]}
     try:
         if options["kind"]:
-            check_kinds(options["kind"], KINDS)
+            check_kinds(options["kind"])
             found["kinds"] = list(options["kind"])
+    except ValueError as error:
+        raise ConfigError([f"--kind {error}"]) from None
+    try:
         if condition:
             read_condition(condition)
             found["condition"] = condition

@@ -97,13 +97,6 @@ def is_foreign(tenant: str | None, viewer: str | None, created_by: str) -> bool:
     return bool(tenant or viewer) or created_by.startswith("key:")
 
 
-def check_kinds(kinds: Sequence[str], known: Sequence[str]) -> None:
-    """Raise ValueError for a kind of events that does not exist."""
-    for kind in kinds:
-        if kind not in known:
-            raise ValueError(f"{kind[:80]!r} is no kind of events: {hint(kind, known)}")
-
-
 def read_condition(given: Mapping[str, Any]) -> Selection:
     """Return the mail of a condition: texts by field, which are alternatives; all fields must hold.
 

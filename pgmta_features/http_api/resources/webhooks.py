@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, Strict, model_validator
 
 from pgmta.errors import AddressError
 from pgmta.mail.address import parse_mailbox
-from pgmta_features.events.kinds import KINDS
+from pgmta_features.events.kinds import check_kinds
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.caller import Caller
 from pgmta_features.http_api.intake.senders import Senders, tenant_of
@@ -30,7 +30,7 @@ from pgmta_features.http_api.operation import (
 from pgmta_features.http_api.pages import Page, PageQuery, cut
 from pgmta_features.http_api.problem import Problem, conflict, not_found
 from pgmta_features.webhooks.config import WebhookKeys
-from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, check_kinds, read_condition
+from pgmta_features.webhooks.endpoint import NAME, EndpointUrl, read_condition
 from pgmta_features.webhooks.reach import check_public
 from pgmta_features.webhooks.signing import Secrets
 from pgmta_features.webhooks.webhook_table import (
@@ -51,7 +51,7 @@ def _url(text: str) -> str:
 
 
 def _kind(text: str) -> str:
-    check_kinds([text], KINDS)
+    check_kinds([text])
     return text
 
 

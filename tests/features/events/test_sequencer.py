@@ -61,5 +61,7 @@ def test_queuectl_shows_events_and_subscriptions(
     assert run("unsubscribe", "shop") == "shop subscribes no more\n"
     gone = queuectl(config, "events", "unsubscribe", "shop")
     assert (gone.exit_code, "no subscription shop" in gone.output) == (1, True)
+    misspelt = queuectl(config, "events", "--kind", "delivred")
+    assert (misspelt.exit_code, "did you mean 'delivered'" in misspelt.output) == (2, True)
     lost = queuectl(config, "events", "--after", "1.2.3")
     assert (lost.exit_code, "does not have" in lost.output) == (1, True)

@@ -112,7 +112,7 @@ def test_mistakes_are_named_and_change_nothing(operator: Operator, db: psycopg.C
         ("add", "shop", "https://shop.example/"): "there is a webhook shop already",
         ("add", "a b", "https://shop.example/"): "no name",
         ("add", "b", "ftp://shop.example/"): "URL: no URL",
-        ("add", "b", "https://s.example/", "--kind", "bounce"): "did you mean 'bounced'",
+        ("add", "b", "https://s.example/", "--kind", "bounce"): "--kind 'bounce' is no kind",
         ("add", "b", "https://s.example/", "--metadata", "x"): "expected key=value",
         ("add", "b", "https://s.example/", "--secret", "x"): "webhooks.secrets has no such name",
         ("add", "b", "https://s.example/", "--owner", "x"): "x",

@@ -81,7 +81,9 @@ class Received(BaseModel):
 
 
 def collected(fields: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Return parameters of a query with all `NAME.KEY` as the mapping NAME."""
+    """Return parameters of a query with all `NAME.KEY` as the mapping NAME. Raises ValueError."""
+    if isinstance(fields.get(name), str):
+        raise ValueError(f"{name}: write it as {name}.KEY=VALUE")
     begin = f"{name}."
     words = {
         each.removeprefix(begin): text for each, text in fields.items() if each.startswith(begin)

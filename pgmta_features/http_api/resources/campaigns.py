@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -70,6 +70,7 @@ _ONE = f"{_PATH}/{{name}}"
 _USUAL_PRIORITY = 7  # as of `queuectl campaign create`
 _PATIENCE_S = 30.0  # for a client that does not take the next piece
 _RENEW_INTERVAL_S = 1.0
+_MAX_LINES_IN_ERRORS = 20
 
 
 def _clock(text: str) -> str:
@@ -391,11 +392,11 @@ class _Campaigns:
                         table, campaign, given, check, problems, lambda *_: nullcontext(_Unseen())
                     )
                 except ConfigError as error:
-                    detail = "; ".join(error.problems).replace("--", "")
+                    detail = "; ".join(error.problems).replace("--column ", "column.")
                     raise Problem(422, "invalid", sentences(detail)) from None
                 except PgmtaError as error:
                     if type(error) is PgmtaError:  # nobody is left, or another import was first
-                        raise conflict(str(error)) from None
+                        raise _none_left(str(error), problems.found) from None
                     raise
         form = given.form
         assert form  # noqa: S101 - for the type checker: it is no query
@@ -464,6 +465,16 @@ class _Campaigns:
                 _check_senders(call.caller, campaign, settings["sender"])
                 check_credential(call.caller, campaign.row["credential"], ())
             yield db, number
+
+
+def _none_left(reason: str, lines: Sequence[LineLeftOut]) -> Problem:
+    """Return the problem of a list of which nothing was imported, with the first bad lines."""
+    errors = [
+        {"detail": f"Line {each.line}: {sentences(each.detail)}"}
+        for each in lines[:_MAX_LINES_IN_ERRORS]
+    ]
+    detail = sentences(reason, *[each["detail"] for each in errors[:1]])
+    return Problem(409, "conflict", detail, errors=errors)
 
 
 def _tenant(call: Call) -> str:

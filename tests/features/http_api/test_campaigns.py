@@ -96,6 +96,14 @@ def test_a_campaign_is_changed_copied_and_deleted(api: ServedApi, db: psycopg.Co
     assert answer.members["columns"] == {"recipient": "E-Mail", "name": "Vorname"}, answer
     refused = import_csv(api, token, "E-Mail\nc@h.example", "?column.nmae=E-Mail")
     assert (refused.status, "'name'?" in refused.members["detail"]) == (422, True), refused
+    refused = import_csv(api, token, "E-Mail,name\nc@h.example,C")
+    assert (refused.status, "; give column.recipient=" in refused.members["detail"]) == (422, True)
+    refused = import_csv(api, token, "E-Mail,name\nc@h.example,C", "?column=recipient=E-Mail")
+    assert (refused.status, "column.KEY=VALUE" in refused.members["detail"]) == (400, True), refused
+    refused = import_csv(api, token, "recipient,name\na@h.example,A\nb,B")
+    assert (refused.status, refused.members["type"]) == (409, "urn:pgmta:problem:conflict")
+    lines = {each["detail"].partition(":")[0] for each in refused.members["errors"]}
+    assert lines == {"Line 2", "Line 3"}
     put_template(api, token, subject="Later news")
     changed = api.send("POST", f"{ONE}/template", token, {"template": "hello"})
     assert (changed.status, changed.members["unsent"]) == (200, 2), changed

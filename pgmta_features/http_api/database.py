@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any
@@ -41,6 +42,7 @@ _BEGIN_OPERATOR = (
     " set_config('lock_timeout', %(lock_ms)s, false)"
 )
 _STATE_ERRORS = (psycopg.errors.ObjectNotInPrerequisiteState, psycopg.errors.UniqueViolation)
+_FOR_OPERATORS = re.compile("`?(?:docs/|queuectl )")  # begins what a shop does not have
 _IN_JSON = {"from_": "from"}
 
 
@@ -181,9 +183,13 @@ def _settings(caller: Caller, timeout_s: float) -> dict[str, str]:
 def problem_of(error: SubmissionError) -> Problem:
     """Return the problem of an argument that the database refuses."""
     argument = _IN_JSON.get(error.argument, error.argument)
-    path = (int(part) if part.isdecimal() else part for part in argument.split(".") if part)
-    detail = sentences(error.reason, error.detail, error.hint)
-    return Problem(422, "invalid", detail, pointer=pointer_of(*path))
+    path = [int(part) if part.isdecimal() else part for part in argument.split(".") if part]
+    hint = _FOR_OPERATORS.split(error.hint, maxsplit=1)[0].rstrip(" :,;")
+    detail = sentences(error.reason, error.detail, hint)
+    pointer = pointer_of(*path)
+    errors = [{"pointer": pointer, "detail": detail}] if pointer else []
+    return Problem(422, "invalid", f"{argument}: {detail}" if argument else detail,
+                   pointer=pointer, errors=errors)  # fmt: skip
 
 
 def _problem(error: StoreUnavailable | LoginRefused | psycopg.Error) -> Problem | None:

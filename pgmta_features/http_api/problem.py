@@ -79,7 +79,8 @@ class Problem(HttpError):
         super().__init__(status, detail, headers, TYPE_PREFIX + word, PROBLEMS[word][0])
         self.word, self.pointer, self.errors = word, pointer, list(errors)
         if pointer and not errors:
-            self.errors = [{"pointer": pointer, "detail": detail}]
+            name = pointer.rpartition("/")[2]
+            self.errors = [{"pointer": pointer, "detail": detail.removeprefix(f"{name}: ")}]
 
     def document(self) -> dict[str, Any]:
         """Return the problem document, also as a part of the answer to a batch."""

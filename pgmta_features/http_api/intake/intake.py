@@ -38,7 +38,6 @@ _UNFIT_SENDER = "PG403"  # SQLSTATE of api_check_author()
 _RAISED = "P0001"  # by a trigger of operators, for those who submit
 _RULES = ("23", "44", "09", "P0")  # classes of SQLSTATE of constraints and triggers of operators
 _RETRY = {"Retry-After": "1"}
-_SQL_HINT = "docs/programs/sql.md"
 _UNCLAIMED = nullcontext()
 
 log = get("api")
@@ -174,16 +173,14 @@ def _in_flight() -> Problem:
 
 
 def _problem(error: SubmissionError, begin: Path) -> Problem:
-    hint = "" if error.hint.startswith(_SQL_HINT) else error.hint
     if not error.argument:  # an error of a table or a trigger, and not of submit_mails()
         return _refused(error, pointer_of(*begin))
-    found = problem_of(
-        SubmissionError(error.argument, error.reason, error.detail, hint, error.sqlstate)
-    )
+    found = problem_of(error)
     pointer = pointer_of(*begin) + found.pointer
     if error.sqlstate == _UNFIT_SENDER:
         return Problem(403, "sender-refused", found.detail, pointer=pointer)
-    return Problem(422, "invalid", found.detail, pointer=pointer)
+    errors = [{**each, "pointer": pointer} for each in found.errors]
+    return Problem(422, "invalid", found.detail, pointer=pointer, errors=errors)
 
 
 def _refused(error: SubmissionError, pointer: str) -> Problem:

@@ -35,9 +35,6 @@ _EXAMPLE: JsonDict = {
 }
 _TEMPLATE_KEYS = ("template", "recipient", "params", "version")
 _PARTS_KEYS = (
-    "to",
-    "cc",
-    "bcc",
     "reply_to",
     "from",
     "subject",
@@ -194,6 +191,9 @@ def mail_object(caller: Caller, message: Message, begin: Path = ()) -> MailObjec
     """
     mail = given(message)
     if "template" in mail:
+        _refuse_others(
+            mail, ("to", "cc", "bcc"), "A template goes to one mailbox: give `recipient`.", begin
+        )  # fmt: skip
         _refuse_others(mail, _PARTS_KEYS, "A template has it already.", begin)
         Senders.of(caller).require_some(begin)  # the database judges those of the template
     else:

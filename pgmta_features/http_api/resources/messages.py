@@ -142,8 +142,13 @@ class StoredMessage(BaseModel):
     """A message with its first recipients."""
 
     id: Id
-    accepted_at: Time | None = Field(default=None, description="none, if the content is gone")
-    size: int | None = Field(default=None, description="in octets; none, if the content is gone")
+    accepted_at: Time | None = Field(
+        default=None, description="none once its last recipient has left the queue"
+    )
+    size: int | None = Field(
+        default=None, description="in octets, of mail made from parts those of the parts; none as "
+        "accepted_at"
+    )  # fmt: skip
     sender: str
     tenant: str
     message_id_header: str | None = None

@@ -104,7 +104,7 @@ TYPES = [
     _invalid("version of no template", mail(version=1), "/version"),
     _invalid("a template that is not there", {"template": "none", "recipient": "a@b.example"},
              "/template"),
-    _invalid("a template and parts", mail(template="none"), "/to"),
+    _invalid("a template and parts", mail(template="none"), "/to", "give `recipient`"),
     _invalid("send_at is a number", mail(send_at=1893456000), "/send_at"),
     _invalid("send_at is a word", mail(send_at="tomorrow"), "/send_at"),
     _invalid("send_at is the word of a database", mail(send_at="infinity"), "/send_at"),
@@ -175,7 +175,8 @@ SIZES = [
 ]  # fmt: skip
 
 INJECTIONS = [
-    _invalid("a line end in subject", mail(subject="a\r\nBcc: eve@b.example"), "/subject"),
+    _invalid("a line end in subject", mail(subject="a\r\nBcc: eve@b.example"), "/subject",
+             "subject: "),
     _invalid("LF in subject", mail(subject="a\nBcc: eve@b.example"), "/subject"),
     _invalid("CR in subject", mail(subject="a\rBcc: eve@b.example"), "/subject"),
     _invalid("a line end in a name", mail(from_="S\r\nBcc: e@b.example <shop@example.org>"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from pgmta.command import instant
 from pgmta.store.admin.examination import Examination
 from pgmta.store.queries import feature_queries
 from queued.cli.doctor.diagnosis import Check, Diagnosis, warning
@@ -20,7 +21,7 @@ async def checks(examination: Examination) -> dict[str, Check]:
         for row in await examination.run(_SQL["expiring"], days=_NOTICE_DAYS):
             yield warning(
                 "API keys",
-                f"the key {row['name']} of the HTTP API expires at {row['expires_at']}",
+                f"the key {row['name']} of the HTTP API expires at {instant(row['expires_at'])}",
                 f"`queuectl apikey set {row['name']} --expires TIME` gives it more time",
             )
         for row in await examination.run(_SQL["unused_api"]):

@@ -45,7 +45,7 @@ async def table(
                 print_line(f"{error}; {role} runs:", err=True)
                 print_text(statements)
                 sys.exit(EXIT_FAILURE)
-        subscription = await repeat_subscribing(partial(events.into, name, sent_by, tenant))
+        subscription = await repeat_subscribing(db, partial(events.into, name, sent_by, tenant))
     _print(subscription, f"events go into {subscription}", as_json)
 
 
@@ -67,7 +67,7 @@ async def function(
     name = name.removesuffix("(jsonb)")
     async with connected(database_of(config)) as db:
         call = partial(EventTable(db, who()).call, name, login, sent_by, tenant)
-        subscription = await repeat_subscribing(call)
+        subscription = await repeat_subscribing(db, call)
     _print(subscription, f"{subscription} is called with events", as_json)
 
 

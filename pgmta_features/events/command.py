@@ -180,7 +180,7 @@ async def subscribe(config: Path, name: str, as_json: bool) -> None:
     committed after this command has its events.
     """
     async with connected(database_of(config)) as db:
-        new = await repeat_subscribing(partial(EventTable(db, who()).subscribe, name, "reader"))
+        new = await repeat_subscribing(db, partial(EventTable(db, who()).subscribe, name, "reader"))
     if as_json:
         print_json({"name": name, "new": new})
     else:
@@ -195,7 +195,7 @@ async def unsubscribe(config: Path, name: str, as_json: bool) -> None:
     After the last one no events are written. Those that were written stay for their time.
     """
     async with connected(database_of(config)) as db:
-        ended = await repeat_subscribing(partial(EventTable(db).unsubscribe, name))
+        ended = await repeat_subscribing(db, partial(EventTable(db).unsubscribe, name))
     if not ended:
         raise PgmtaError(f"there is no subscription {name}: see `queuectl events list`")
     if as_json:

@@ -8,6 +8,7 @@ from typing import Any
 
 from psycopg import sql
 
+from pgmta.postgres.blockers import described, remedy
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
 
@@ -82,6 +83,12 @@ class EventTable:
     async def _value(self, statement: str, fields: dict[str, Any], column: str) -> Any:
         (row,) = await self._db.rows(_SQL[statement], fields)
         return row[column]
+
+    async def blocker(self) -> str:
+        """Return the oldest open transaction that has changed mail, and what ends it; or ''."""
+        for row in await self._db.rows(_SQL["changing"]):
+            return f"{described(row)}: {remedy(row)}"
+        return ""
 
     async def subscriptions(self) -> list[dict[str, Any]]:
         """Return the subscriptions."""

@@ -50,6 +50,15 @@ SELECT events_subscribe(%(name)s, %(kind)s, %(who)s) AS new
 -- End a subscription; whether there was one.
 SELECT events_unsubscribe(%(name)s) AS ended
 
+-- name: changing
+-- The oldest open transaction that has changed mail: a new trigger waits for its locks.
+SELECT a.pid, a.usename AS login, coalesce(nullif(a.application_name, ''), 'no name') AS application, coalesce(a.state, '') AS state,
+    extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds
+FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
+WHERE l.granted AND l.mode = 'RowExclusiveLock' AND a.datname = current_database() AND a.pid <> pg_backend_pid()
+    AND l.relation IN ('messages'::regclass, 'queue_hold'::regclass, 'attempts'::regclass)
+ORDER BY a.xact_start LIMIT 1
+
 -- name: subscriptions
 -- Who subscribes, and what applications failed with.
 SELECT s.name, s.kind, s.created_at, s.created_by, s.read_at, t.later, f.failures, coalesce(f.failed_at, r.noted_at, t.failed_at) AS failed_at,

@@ -173,10 +173,10 @@ async def add(
     settings, secrets = _secrets(config)
     reference = _reference(settings, secrets, secret)
     place = _url(url, foreign=bool(tenant))
-    async with _webhooks(config) as webhooks:
-        make = partial(webhooks.add, name, place, reference, **given)
+    async with connected(database_of(config)) as db:
+        make = partial(WebhookTable(db, who()).add, name, place, reference, **given)
         try:
-            number = await repeat_subscribing(make)
+            number = await repeat_subscribing(db, make)
         except errors.UniqueViolation:
             raise PgmtaError(f"there is a webhook {name} already") from None
     refusal = "" if tenant else refusal_of(EndpointUrl.parse(place), settings.networks)
@@ -406,9 +406,10 @@ async def replay(
 @click.argument("name")
 async def remove(config: Path, name: str, as_json: bool) -> None:
     """Remove an endpoint. Without any, and without other readers, no event is written any more."""
-    async with _webhooks(config) as webhooks:
+    async with connected(database_of(config)) as db:
+        webhooks = WebhookTable(db, who())
         row = await _find(webhooks, name)
-        await repeat_subscribing(partial(webhooks.remove, row["id"]))
+        await repeat_subscribing(db, partial(webhooks.remove, row["id"]))
     if as_json:
         print_json({"id": str(row["id"]), "removed": True})
     else:

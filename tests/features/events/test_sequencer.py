@@ -8,6 +8,7 @@ import psycopg
 import pytest
 import yaml
 
+from pgmta_features.events import subscribing
 from tests.features.events.event_log import events, send, subscribe
 from tests.support.queuectl import queuectl
 from tests.support.system import System
@@ -65,3 +66,15 @@ def test_queuectl_shows_events_and_subscriptions(
     assert (misspelt.exit_code, "did you mean 'delivered'" in misspelt.output) == (2, True)
     lost = queuectl(config, "events", "--after", "1.2.3")
     assert (lost.exit_code, "does not have" in lost.output) == (1, True)
+
+
+def test_a_command_names_the_transaction_that_it_waits_for(
+    db: psycopg.Connection, database: str, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribing, "_REPEAT_S", 0.0)
+    message = send(db)
+    with psycopg.connect(database) as application:
+        application.execute("SELECT cancel(%s)", (message,))
+        done = queuectl(config, "events", "subscribe", "shop")
+        named = f"has changed mail: pid {application.info.backend_pid} ("
+        assert (done.exit_code, named in done.output) == (1, True), done.output

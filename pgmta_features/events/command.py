@@ -232,7 +232,8 @@ def _state(row: dict[str, Any]) -> str:
     if row["first"]:
         found.append(f"the first is {row['first']}")
     if row["error"]:
-        found.append(f"{ago_of(row['failed_at'])}: {row['error']}")
+        at = row["failed_at"]
+        found.append(f"{f'for {age_of(at)}' if row['failures'] else ago_of(at)}: {row['error']}")
     return "; ".join(found)
 
 

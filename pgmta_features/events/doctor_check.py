@@ -36,7 +36,9 @@ async def checks(examination: Examination) -> dict[str, Check]:
             )
         failing = set()
         for row in await examination.run(_SQL["failing"], age=_MAX_UNNUMBERED_S):
-            waits = f", and {row['events']:,} events wait for it" if row["events"] else ""
+            number = row["events"]
+            many = "an event waits" if number == 1 else f"{number or 0:,} events wait"
+            waits = f", and {many} for it" if number else ""
             what = f"event {row['first']}" if row["first"] else "its events"
             yield warning(
                 "events",

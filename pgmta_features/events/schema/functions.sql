@@ -20,7 +20,7 @@ COMMENT ON COLUMN application_functions.tenant IS 'Only events of mail of this t
 COMMENT ON COLUMN application_functions.cursor IS 'The events up to here are done.';
 COMMENT ON COLUMN application_functions.failures IS 'How often the next events have failed.';
 COMMENT ON COLUMN application_functions.error IS 'Why they failed, the last time; null: they did not.';
-COMMENT ON COLUMN application_functions.failed_at IS 'When the function last failed.';
+COMMENT ON COLUMN application_functions.failed_at IS 'When the function first failed: of the failures in a row, if there are any now, else the last time.';
 COMMENT ON COLUMN application_functions.next_try IS 'When they are tried next.';
 
 CREATE FUNCTION event_function_fault(words text, login text) RETURNS text LANGUAGE plpgsql STABLE
@@ -177,7 +177,8 @@ BEGIN
         END IF;
     END IF;
     UPDATE application_functions AS f SET cursor = consumer.cursor, failures = consumer.failures, error = reason,
-        failed_at = now(), next_try = now() + CASE consumer.failures WHEN 0 THEN interval '0'
+        failed_at = CASE f.failures WHEN 0 THEN now() ELSE f.failed_at END,
+        next_try = now() + CASE consumer.failures WHEN 0 THEN interval '0'
             ELSE least(2 ^ least(consumer.failures - 1, 10), 60) * interval '1 second' END
     WHERE f.name = name;
     RETURN consumer.failures;

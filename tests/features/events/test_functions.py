@@ -159,6 +159,15 @@ def test_a_retry_that_was_not_tried_is_not_blamed(db: psycopg.Connection, shop: 
     assert fetch(db, "SELECT tries FROM event_retries") == (1,)
 
 
+def test_failures_in_a_row_have_the_time_of_the_first(db: psycopg.Connection, shop: str) -> None:
+    failed = "SELECT event_function_failed('shop.on_mail', '42501', 'no right', false, now())"
+    since = "SELECT failed_at FROM application_functions"
+    assert fetch(db, failed) == (1,)
+    first = fetch(db, since)
+    assert fetch(db, failed) == (2,)
+    assert fetch(db, since) == first
+
+
 def test_who_may_not(db: psycopg.Connection, database: str, shop: str) -> None:
     login = str(conninfo_to_dict(shop)["user"])
     with shop_login(database) as uri, psycopg.connect(uri, autocommit=True) as other:

@@ -398,8 +398,9 @@ async def replay(
         print_json({"id": str(row["id"]), "since": begin} if begin
                    else {"id": str(row["id"]), "events": asked})  # fmt: skip
         return
-    what = f"events since {instant(begin)}" if begin else f"{asked} events"
-    print_line(f"webhook {row['name']}: {what} are posted again")
+    what = f"events since {instant(begin)}" if begin else f"{asked:,} events"
+    again = "1 event is" if asked == 1 and not begin else f"{what} are"
+    print_line(f"webhook {row['name']}: {again} posted again")
 
 
 @command(webhook, json=True)

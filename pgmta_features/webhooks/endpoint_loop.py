@@ -30,8 +30,8 @@ _GONE = 410
 
 log = get("webhooks")
 
-type Notice = Callable[[Endpoint, str], tuple[str, bytes]]
-"""Returns sender and content of the mail to the owner, for a reason."""
+type Notice = Callable[[Endpoint, str, str], tuple[str, bytes]]
+"""Returns sender and content of the mail to the owner; it gets why, and the last failure."""
 
 
 class EndpointLoop:
@@ -200,7 +200,7 @@ class EndpointLoop:
         self._accepted = False
         if posted.status == _GONE:
             self._log.warning("webhook suspended: it is gone", reason=posted.reason)
-            await self._suspend(posted.reason)
+            await self._suspend(posted.reason, "it has answered that it is gone (410)")
             return
         self._failures += 1  # after any success it was 0
         wait = wait_after(self._failures, posted.retry_after)
@@ -214,11 +214,11 @@ class EndpointLoop:
         failing = await self._table.failed(settings, posted.reason, wait, self._failures, reached)
         if failing >= GIVE_UP_S:
             self._log.error("webhook suspended after three days of failures", reason=posted.reason)
-            await self._suspend(posted.reason)
+            await self._suspend(posted.reason, "it has failed for three days")
 
-    async def _suspend(self, reason: str) -> None:
+    async def _suspend(self, reason: str, why: str) -> None:
         settings = self.endpoint.settings
-        notice = self._notice(self.endpoint, reason) if settings.owner else None
+        notice = self._notice(self.endpoint, why, reason) if settings.owner else None
         try:
             await self._table.suspend(settings, reason, notice)
         except psycopg.Error as error:  # the address of the owner may not get mail
@@ -254,7 +254,8 @@ class EndpointLoop:
         secrets = [self._secrets.find(each) for each in references]
         if secrets[0] is None:
             self.failed += 1
-            return Posted(0, Secrets.missing(settings.secret))
+            missing = Secrets.missing(settings.secret)
+            return Posted(0, f"{missing}, as queued has read it: SIGHUP after a change")
         known = [each for each in secrets if each]
         message = f"msg_{settings.id}_{events[0].id}_{events[-1].id}_{len(events)}"
         body = batch_body(events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -14,9 +15,18 @@ _MAX_SHOWN_CHARACTERS = 200
 
 
 def make_notice(
-    bounces: Bounces, hostname: str, owner: str, name: str, url: str, reason: str
+    bounces: Bounces,
+    hostname: str,
+    owner: str,
+    name: str,
+    url: str,
+    why: str,
+    reason: str,
 ) -> tuple[str, bytes]:
-    """Return the envelope sender and the content; From is that of DSNs."""
+    """Return the envelope sender and the content; From is that of DSNs.
+
+    `why` ends a sentence, and `reason` is the last failure.
+    """
     origin = bounces.origin or f"{DEFAULT_NAME} <mailer-daemon@{hostname}>"
     shown, address = split_named(origin)
     place = url.partition("?")[0]  # the query may have a secret
@@ -26,11 +36,12 @@ def make_notice(
     mail["Subject"] = f"Webhook {name} is suspended"
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834
     mail.set_content(
-        f"No events are posted to webhook {name} any more: it has failed for three days, or has\n"
-        "answered that it is gone (410).\n"
+        f"No events are posted to webhook {name} any more: {why}.\n"
         f"\nURL:           {printable(place)[:_MAX_SHOWN_CHARACTERS]}\n"
         f"Last failure:  {printable(reason)[:_MAX_SHOWN_CHARACTERS]}\n"
         "\nEvents wait for as long as they are kept. Once the endpoint works again, enable the\n"
-        "webhook: it then gets all events since the last one that it accepted.\n"
+        "webhook, by `enable` of the HTTP API or as an operator:\n"
+        f"\n  queuectl webhook enable {shlex.quote(name)}\n"
+        "\nIt then gets all events since the last one that it accepted.\n"
     )
     return bounces.postmaster or address, mail.as_bytes()

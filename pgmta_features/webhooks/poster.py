@@ -166,11 +166,11 @@ class Poster:
         task.cancel()
         await asyncio.wait([task])
 
-    def _notice(self, endpoint: Endpoint, reason: str) -> tuple[str, bytes]:
+    def _notice(self, endpoint: Endpoint, why: str, reason: str) -> tuple[str, bytes]:
         settings = endpoint.settings
         return make_notice(
             self._process.config.bounces, self._process.host, settings.owner or "", settings.name,
-            settings.url, reason,
+            settings.url, why, reason,
         )  # fmt: skip
 
     def _values(self) -> Values:

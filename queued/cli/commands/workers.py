@@ -45,6 +45,9 @@ async def workers(config: Path, check: bool, form: Form) -> None:
         sys.exit(EXIT_FAILURE)
 
 
+NO_WORKER = "no delivering worker runs"
+"""The warning that all mail waits."""
+
 type Looked = tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any], list[str]]
 """Workers, rules, the counts of their rows, and warnings."""
 
@@ -95,16 +98,20 @@ def _distinct(entries: list[dict[str, Any]]) -> list[int]:
     return list(seen.values())
 
 
+def _rows(number: int) -> str:
+    return "1 row is" if number == 1 else f"{number:,} rows are"
+
+
 def _warnings(
     entries: list[dict[str, Any]], rules: list[dict[str, Any]], counts: dict[str, Any]
 ) -> list[str]:
     found = []
     if not any(e["alive"] and e["action"] == Action.DELIVER for e in entries):
-        found.append("no delivering worker runs")
-    if counts["unmatched"]:
-        found.append(f"{counts['unmatched']} rows are matched by no worker; they wait for ever")
+        found.append(NO_WORKER)
+    elif counts["unmatched"]:
+        found.append(f"{_rows(counts['unmatched'])} matched by no worker; they wait for one")
     if counts["overlap"]:
-        found.append(f"{counts['overlap']} rows are matched by more than one delivering worker")
+        found.append(f"{_rows(counts['overlap'])} matched by more than one delivering worker")
     running = {e["name"] for e in entries if e["alive"]}
     found += [
         f"standing rule {rule['name']} holds mail back, but its worker does not run"

@@ -13,7 +13,7 @@ from pgmta.store.changes.overview import Overview
 from pgmta.store.queue import partitions
 from pgmta.store.queue.reading import Fault
 from pgmta.store.schema import migrations, mismatch
-from queued.cli.commands.workers import look_at_workers
+from queued.cli.commands.workers import NO_WORKER, look_at_workers
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
 
 _LATE_S = 300.0  # a row that is due for longer is a finding
@@ -74,7 +74,8 @@ class QueueChecks:
                 continue
             yield warning(
                 "daemons",
-                f"{row['program']} on {row['host']} (pid {row['pid']}) is silent since a minute",
+                f"{row['program']} on {row['host']} (pid {row['pid']}) has sent "
+                "no heartbeat for a minute",
                 "look whether it runs and reaches PostgreSQL; if it is gone, nothing is to be done",
             )
 
@@ -87,6 +88,8 @@ class QueueChecks:
         of_operators = {f"rule {rule['name']}" for rule in rules if rule["origin"] == "operator"}
         for text in warnings:
             remedy = "`queuectl workers` shows what each one takes"
+            if text == NO_WORKER:
+                remedy = "start queued; its log says why it ended"
             if fault := faults.get(text):
                 remedy = _mended(fault, standing=fault.owner in of_operators)
             yield error("workers", text, remedy)

@@ -282,6 +282,8 @@ def test_three_days_of_failures_suspend_with_one_mail_to_the_owner(
     assert notice["From"] == "Mail <mail@b.example>"
     assert "shop" in notice["Subject"]
     body = notice.get_content()
+    assert "failed for three days." in body
+    assert "queuectl webhook enable shop" in body
     assert "500 x" in body
     assert "secret" not in body
     assert len(found) == 1

@@ -65,7 +65,9 @@ class Search(PageQuery):
     )
     recipient: str | None = Field(default=None, description="with this address")
     state: Annotated[str, AfterValidator(words_of_list(STATES, "state"))] | None = Field(
-        default=None, description=f"in these states, separated by commas: {', '.join(STATES)}"
+        default=None,
+        description=f"in these states, separated by commas: {', '.join(STATES)}; "
+        "held also finds failed mail on hold, which has the state of its outcome",
     )
     sender: str | None = Field(default=None, description="with this envelope sender")
     message_id_header: str | None = Field(

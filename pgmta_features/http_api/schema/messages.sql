@@ -228,7 +228,10 @@ BEGIN
                 SELECT r.* FROM api_rows(messages[start : start + judged - 1], rows[start : start + judged - 1]) AS r
                 ORDER BY r.place
             LOOP
-                CONTINUE WHEN states IS NOT NULL AND each.state <> ALL (states) OR each.at < since;
+                CONTINUE WHEN each.at < since
+                    OR states IS NOT NULL AND each.state <> ALL (states)
+                        -- failed mail that waits for a release has the state of its outcome
+                        AND NOT ('held' = ANY (states) AND each.status IS NOT DISTINCT FROM 'HOLD');
                 IF number >= most THEN  -- there is another one, so the page has a next one
                     message_id := top;
                     row_id := after_row;

@@ -75,9 +75,9 @@ def test_each_state_and_why_it_waits(api: ServedApi, db: psycopg.Connection) -> 
         assert recipient["waits_for"], recipient
         assert "ops" not in str(shown)
         assert "mx1" not in str(shown)
-        assert [each["id"] for each in of(api, token, f"/v1/messages?state={state}")["data"]] == [
-            str(number)
-        ]
+        found = [each["id"] for each in of(api, token, f"/v1/messages?state={state}")["data"]]
+        # failed mail waits for a release, too
+        assert found == (["6", "5"] if state == "held" else [str(number)])
     for number, state in enumerate(events, 101):
         (recipient,) = of(api, token, f"/v1/messages/{number}")["recipients"]
         assert recipient["state"] == state

@@ -41,6 +41,8 @@ BEGIN
                 WHERE oidvectortypes(p.proargtypes) = 'jsonb' AND n.nspname !~ '^(pg_|information_schema$|pgmta$)')) || '?', '')
         WHEN found.prokind <> 'f' THEN 'it is no function'
         WHEN role IS NULL THEN format('there is no role %I', login)
+            || coalesce(': did you mean ' || nearest_word(login, ARRAY(
+                SELECT r.rolname::text FROM pg_roles AS r WHERE r.rolcanlogin)) || '?', '')
         WHEN NOT (SELECT r.rolcanlogin FROM pg_roles AS r WHERE r.oid = role)
             THEN format('the role %I can''t log in: name one that can by --login, and that may call it', login)
         WHEN pg_has_role(role, owner, 'MEMBER') AND found.proowner <> owner

@@ -180,6 +180,8 @@ def test_who_may_not(db: psycopg.Connection, database: str, shop: str) -> None:
         db.execute("SELECT events_call('shop.on_mail', session_user::text)")
     with pytest.raises(errors.ObjectNotInPrerequisiteState, match="did you mean shop.on_mail"):
         db.execute("SELECT events_call('shop.on_mial')")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match=f"did you mean {login}"):
+        db.execute("SELECT events_call('shop.on_mail', %s)", (f"{login}x",))
     db.execute(f"REVOKE pgmta_submit FROM {login}".encode())
     with pytest.raises(errors.ObjectNotInPrerequisiteState, match="GRANT pgmta_submit"):
         db.execute("SELECT events_call('shop.on_mail')")

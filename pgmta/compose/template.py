@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -28,6 +28,12 @@ from pgmta.mail.text import UNSTORABLE
 
 MAX_TEXT_CHARACTERS = 1 << 20
 """Characters of the text and of the html of a template."""
+
+MAX_PLACES = 1000
+"""Places of words in all texts of a template: each has its value."""
+
+MAX_WORDS_OCTETS = 4 << 20
+"""For the encoded words of text and html, each as often as it is there; submit_template() too."""
 
 _SPECIAL_IN_NAME = re.compile(r'[<>@,;:"]')
 _QUOTED_PAIR = re.compile(r"\\(.)")
@@ -98,7 +104,14 @@ class Template:
             texts[word] if encode is None else encode(texts[word])
             for word, encode in self._fillings
         ]
+        self._check_size(values)
         return self._parts(values, to, tail)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often text and html have each of their words."""
+        holes = [hole for text in (self._body, self._html) if text for hole in text.holes]
+        return dict(Counter(self._fillings[filling].word for _, filling in holes))
 
     @property
     def text_words(self) -> tuple[str, ...]:
@@ -130,12 +143,26 @@ class Template:
                     raise ValueError(f"the word {word} {reason}")
         return texts
 
+    def _check_size(self, values: Sequence[str]) -> None:
+        """Raise ValueError if the values would make a text that takes the memory of a worker."""
+        if max(map(len, values), default=0) * 4 * MAX_PLACES <= MAX_WORDS_OCTETS:
+            return
+        sizes = [len(value.encode()) for value in values]
+        total = 0
+        for part, text in (("body", self._body), ("html", self._html)):
+            total += sum(sizes[filling] for _, filling in text.holes) if text else 0
+            if total > MAX_WORDS_OCTETS:
+                raise ValueError(
+                    f"{part}: the words are over {MAX_WORDS_OCTETS >> 20} MB, each as often as the "
+                    "template has it"
+                )
+
     def _misfit(self, words: Mapping[str, object]) -> str:
         missing = sorted(self.words.keys() - words.keys())
         if missing:
             return f"{_named(missing)} missing"
         unknown = sorted(map(str, words.keys() - self.words.keys()))
-        near = get_close_matches(unknown[0], self.words, 1)
+        near = get_close_matches(unknown[0][:64], self.words, 1)
         known = f"did you mean {near[0]}?" if near else (
             f"it has {', '.join(sorted(self.words))}" if self.words else "it has no words"
         )  # fmt: skip
@@ -174,6 +201,7 @@ class _Compiler:
     def __init__(self) -> None:
         self._fillings: dict[Filling, int] = {}
         self._words: defaultdict[str, set[WordPlace]] = defaultdict(set)
+        self._places = 0
 
     def compile(self, source: TemplateSource) -> Template:
         self._check_sender(source.sender)
@@ -228,7 +256,7 @@ class _Compiler:
         return self._field(part, name, WordPlace.NAME), self._address(part, address.strip())
 
     def _address(self, part: str, address: str) -> _Text:
-        parts = split(part, address)
+        parts = self._split(part, address)
         if not parts.words:
             self._check_mailbox(part, address)
         elif parts.literals != ("", ""):
@@ -248,7 +276,7 @@ class _Compiler:
 
     def _field(self, part: str, text: str, place: WordPlace = WordPlace.FIELD) -> _Text:
         self._check_field(part, text)
-        parts = split(part, text)
+        parts = self._split(part, text)
         return self._text(parts, [(place, Filling(word.name, None)) for word in parts.words])
 
     def _headers(self, headers: Mapping[str, str]) -> tuple[tuple[str, _Text], ...]:
@@ -272,12 +300,12 @@ class _Compiler:
 
     def _body(self, text: str) -> _Text:
         self._check_text("body", text)
-        parts = split("body", text)
+        parts = self._split("body", text)
         return self._text(parts, places_of("body", parts))
 
     def _html(self, text: str) -> _Text:
         self._check_text("html", text)
-        parts = split("html", text)
+        parts = self._split("html", text)
         return self._text(parts, [each[1:] for each in HtmlPlaces("html", parts).find()])
 
     def _check_text(self, part: str, text: str) -> None:
@@ -286,6 +314,16 @@ class _Compiler:
             raise TemplateError(part, line, f"it has the character U+{ord(match[0]):04X}")
         if len(text) > MAX_TEXT_CHARACTERS:
             raise TemplateError(part, 1, f"it is over {MAX_TEXT_CHARACTERS} characters")
+
+    def _split(self, part: str, text: str) -> Split:
+        parts = split(part, text)
+        self._places += len(parts.words)
+        if self._places > MAX_PLACES:
+            raise TemplateError(
+                part, 1, f"the template has over {MAX_PLACES} words, each as often as it is there",
+                "the program gives a longer text as one word",
+            )  # fmt: skip
+        return parts
 
     def _text(self, parts: Split, places: Iterable[tuple[WordPlace, Filling]]) -> _Text:
         """Return the compiled text, whose words have these places in order."""

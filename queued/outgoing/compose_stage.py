@@ -16,6 +16,7 @@ from pgmta.compose.composed_message import (
     read_composition,
 )
 from pgmta.compose.mime import MessageIdentity, compose_head, tail_end
+from pgmta.compose.parts import Parts
 from pgmta.compose.template import Template, TemplateSource, compile_template
 from pgmta.compose.token import KeyRings, LinkNumbers, UnknownKey
 from pgmta.errors import DeliveryError, Stage, StoreUnavailable, TemplateError
@@ -33,6 +34,7 @@ _EMPTY_LINE = b"\r\n\r\n"
 _SCOPE = f'"{SCOPE_KEY}"'  # is in the metadata of mail from which recipients unsubscribe
 _TAIL_OCTETS = 200  # more than the end of a tail has
 _MAX_SOURCE_OCTETS = 64 << 20  # of all templates in memory, about
+_MAX_CHARACTERS = 1 << 20  # of texts that are encoded at once; larger ones take the loop too long
 
 log = get("worker")
 
@@ -58,7 +60,7 @@ class TemplateCache:
         self._kept.move_to_end(template_id)
         return kept[0]
 
-    def add(self, template_id: int, source: TemplateSource | None) -> Template | str:
+    async def add(self, template_id: int, source: TemplateSource | None) -> Template | str:
         """Keep a template that was read, None if it is not in the database.
 
         Return what `find` does from then on, while it is kept.
@@ -68,7 +70,10 @@ class TemplateCache:
         if source:
             size += sum(map(len, (source.subject, source.body or "", source.html or "")))
             try:
-                compiled = compile_template(source)
+                if size > _MAX_CHARACTERS // 16:
+                    compiled = await asyncio.to_thread(compile_template, source)
+                else:
+                    compiled = compile_template(source)
             except TemplateError as error:  # the row was not written by a command of ours
                 compiled = str(error)
         # because two readers may have read it at one time
@@ -94,7 +99,8 @@ class ComposeStage(QueueStage[_ForTemplate]):
 
     The same message gets the same octets at each attempt and in each process: the Message-ID and
     boundaries are those of the message, and Date is the time of the row. Mail whose template is
-    not known yet waits until it is read. Large parameters are read when the content is sent.
+    not known yet waits until it is read. Large parameters are read when the content is sent, and
+    large texts are composed then.
 
     Mail that can't be composed goes on hold, whatever its `on_failed` says: its row or its template
     was changed by hand. Mail waits if the key of its token or the URL of its link is not
@@ -138,8 +144,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
     def _prepared(self, outgoing: Outgoing) -> Outgoing | None:
         message = outgoing.message
         if message.composition == "":
-            content = ComposedContent(self, outgoing, message.id, outgoing.items[0].id)
-            return outgoing._replace(content=content)
+            return self._composed_later(outgoing)
         try:
             if message.composition is None:
                 link = self._keys.unsubscription(_numbers(outgoing))
@@ -163,7 +168,11 @@ class ComposeStage(QueueStage[_ForTemplate]):
     ) -> Outgoing:
         """Return the message with its content. Raises ValueError."""
         message, stored = outgoing.message, outgoing.content
-        head, end = _compose(outgoing, composition, template, self._keys)
+        found = template if isinstance(template, Template) else None
+        parts = _parts(outgoing, composition, template, self._keys)
+        if len(parts.body or "") + len(parts.html or "") > _MAX_CHARACTERS:
+            return self._composed_later(outgoing._replace(template=found))
+        head, end = _encoded(outgoing, parts)
         utf8 = not head[: head.find(_EMPTY_LINE)].isascii()
         if isinstance(stored, bytes):
             check_tail(stored, end)
@@ -172,10 +181,13 @@ class ComposeStage(QueueStage[_ForTemplate]):
         else:
             content = HeadedContent(head, stored, end)
             size = len(head) + max(0, message.size - len((message.composition or "").encode()))
-        found = template if isinstance(template, Template) else None
         made = outgoing._replace(content=content, size=size, header_utf8=utf8, template=found)
         self._last = message, made
         return made
+
+    def _composed_later(self, outgoing: Outgoing) -> Outgoing:
+        content = ComposedContent(self, outgoing, outgoing.message.id, outgoing.items[0].id)
+        return outgoing._replace(content=content)
 
     def _refuse(self, outgoing: Outgoing, problem: str) -> None:
         log.warning("on hold: can't be composed", message=outgoing.message.id,
@@ -231,7 +243,7 @@ class ComposeStage(QueueStage[_ForTemplate]):
             log.error("can't read templates", templates=unknown, exc_info=error)
             return Result.from_error(internal(error), "")
         for each in unknown:
-            found[each] = self._templates.add(each, read.get(each))
+            found[each] = await self._templates.add(each, read.get(each))
         return found
 
     async def read_large(self, outgoing: Outgoing) -> HeadedContent:
@@ -247,9 +259,8 @@ class ComposeStage(QueueStage[_ForTemplate]):
                 if isinstance(templates, Result):
                     raise DeliveryError(templates.reply.text, Stage.CONTENT)
                 template = templates[template_id]
-            head, end = await asyncio.to_thread(
-                _compose, outgoing, composition, template, self._keys
-            )
+            parts = await asyncio.to_thread(_parts, outgoing, composition, template, self._keys)
+            head, end = await asyncio.to_thread(_encoded, outgoing, parts)
         except StoreUnavailable as error:
             raise DeliveryError(f"parameters can't be read: {error}", Stage.CONTENT) from None
         except UnknownKey as error:
@@ -290,7 +301,7 @@ class HeadedContent:
 
 @dataclass(frozen=True, slots=True)
 class ComposedContent:
-    """Iterates over content that is composed when it is read, because its parameters are large."""
+    """Iterates over content that is composed when it is read, because it is large."""
 
     stage: ComposeStage = field(compare=False, repr=False)
     outgoing: Outgoing = field(compare=False, repr=False)
@@ -319,17 +330,18 @@ def _broken(error: ValueError) -> DeliveryError:
     return DeliveryError(_words(str(error)), Stage.CONTENT, permanent=True, hold=True)
 
 
-def _compose(
+def _parts(
     outgoing: Outgoing, composition: Composition, template: Template | str | None, keys: KeyRings
-) -> tuple[bytes, bytes]:
-    """Return what goes before the stored octets, and how these have to end.
-
-    Raises ValueError, UnknownKey.
-    """
+) -> Parts:
+    """Return the parts of the message. Raises ValueError, UnknownKey."""
     if isinstance(template, str):
         raise ValueError(f"template {composition.template_id}: {template}")
+    return parts_for(composition.params, template, keys, row=_numbers(outgoing))
+
+
+def _encoded(outgoing: Outgoing, parts: Parts) -> tuple[bytes, bytes]:
+    """Return what goes before the stored octets, and how these have to end. Raises ValueError."""
     identity = MessageIdentity(outgoing.message.message_id_header or "", outgoing.items[0].ts)
-    parts = parts_for(composition.params, template, keys, row=_numbers(outgoing))
     return compose_head(parts, identity), tail_end(parts, identity)
 
 

@@ -1,9 +1,9 @@
 -- name: put
 -- The version after the one that was the last. Of two at the same time one waits for the other, and then gets nothing.
 INSERT INTO templates (tenant, name, version, sender, from_field, reply_to, subject, body, html, headers, words,
-    unsubscribe)
+    counts, unsubscribe)
 VALUES (%(tenant)s, %(name)s, %(last)s + 1, %(sender)s, %(from_field)s, %(reply_to)s, %(subject)s, %(body)s,
-    %(html)s, %(headers)s::jsonb, %(words)s::jsonb, %(unsubscribe)s)
+    %(html)s, %(headers)s::jsonb, %(words)s::jsonb, %(counts)s::jsonb, %(unsubscribe)s)
 ON CONFLICT (tenant, name, version) DO NOTHING
 RETURNING version
 

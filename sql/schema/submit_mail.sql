@@ -64,13 +64,7 @@ BEGIN
     -- the value of this word is the link
     PERFORM submit_words(params, CASE WHEN coalesce(unsubscribe, found.unsubscribe) IS NULL THEN found.words
         ELSE found.words - 'unsubscribe' END);
-    IF octet_length(params::text) > 65536 AND (
-            SELECT sum(octet_length(value)::bigint
-                * regexp_count(concat(found.body, found.html), concat('\{\{[ \t]*', name, '[ \t]*\}\}')))
-            FROM jsonb_each_text(params) AS word (name, value)) > 4194304 THEN
-        PERFORM submit_refuse('params', 'the words are over 4 MB, each as often as the template has it', NULL,
-            'Attach what is so large.');
-    END IF;
+    PERFORM submit_words_size(params, found.words, found.counts, found.html IS NOT NULL);
     RETURN submit_composed(found.id, jsonb_build_object('to', judged.to_pairs, 'words', params), found.sender COLLATE "C",
         judged.sender_domain, judged.recipients, judged.domains, attachments, found.body IS NOT NULL, found.html IS NOT NULL,
         send_at, priority, metadata, key, tenant, on_failed, once, wake, deadline, jsonb_build_array(template, version, unsubscribe),
@@ -286,6 +280,27 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION submit_words IS 'Raises the error of the first word that is missing, unknown, or bad for its place.';
+
+CREATE FUNCTION submit_words_size(params jsonb, words jsonb, counts jsonb, has_html boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    -- 4 MB, because a worker has them in memory
+    most CONSTANT bigint := (SELECT least(4194304, s.message_size) FROM submit_settings AS s);
+BEGIN
+    -- an octet becomes at most &quot; in each of 1000 places, so most mail needs no sum
+    IF most < 6000::bigint * octet_length(params::text) AND most < (
+        SELECT sum((counts -> name)::numeric * size)
+        FROM jsonb_each_text(params) AS word (name, value), LATERAL (SELECT greatest(
+            CASE WHEN words -> name ? 'url_part' THEN 3 * octet_length(value) END,  -- %20
+            octet_length(value) + CASE WHEN has_html THEN 5 * (length(value) - length(translate(value, '&<>"''', '')))  -- &quot;
+                ELSE 0 END) AS size) AS encoded)
+    THEN
+        PERFORM submit_refuse('params', format('the words are over %s octets, each as often as the template has it', most), NULL,
+            'Attach what is so large.');
+    END IF;
+END $$;
+COMMENT ON FUNCTION submit_words_size IS
+    'Raises the error of words that would be too large in body and html, encoded and each as often as they are there. '
+    'pgmta/compose/template.py takes all that this lets through.';
 
 CREATE FUNCTION submit_word(value text, places jsonb) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN places ?| '{field,name}' AND submit_field(value, 998) IS NOT NULL

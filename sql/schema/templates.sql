@@ -14,6 +14,8 @@ CREATE TABLE templates (
     html text,
     headers jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_headers CHECK (jsonb_typeof(headers) = 'object'),
     words jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_words CHECK (jsonb_typeof(words) = 'object'),
+    counts jsonb NOT NULL DEFAULT '{}' CONSTRAINT templates_counts CHECK (
+        jsonb_typeof(counts) = 'object' AND NOT jsonb_path_exists(counts, '$.* ? (@.type() != "number")')),
     unsubscribe text COLLATE "C" CONSTRAINT templates_unsubscribe CHECK (unsubscribe ~ '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$'),
     created_at timestamptz NOT NULL DEFAULT now(),
     created_by text NOT NULL DEFAULT acting(),
@@ -36,10 +38,12 @@ COMMENT ON COLUMN templates.html IS 'HTML, with {{word}}; null for none.';
 COMMENT ON COLUMN templates.headers IS 'Further fields of the header: names and values, with {{word}}.';
 COMMENT ON COLUMN templates.words IS
     'Each word and its places: text, field, name, address, url, url_part, atom. They say which values fit.';
+COMMENT ON COLUMN templates.counts IS 'How often body and html have each of their words: so the size of their mail is known.';
 COMMENT ON COLUMN templates.unsubscribe IS 'The scope from which recipients unsubscribe, unless the mail names one; null: none.';
 COMMENT ON COLUMN templates.created_at IS 'When it was stored.';
 COMMENT ON COLUMN templates.created_by IS 'The login that stored it.';
 COMMENT ON SEQUENCE templates_id_seq IS 'templates.id.';
+COMMENT ON CONSTRAINT templates_counts ON templates IS 'Numbers by word.';
 COMMENT ON CONSTRAINT templates_headers ON templates IS 'Values by name.';
 COMMENT ON CONSTRAINT templates_name ON templates IS '1 to 64 letters, digits and . _ -';
 COMMENT ON CONSTRAINT templates_tenant ON templates IS 'As submit() takes it.';
@@ -69,6 +73,6 @@ INSERT INTO rights (object, role, privileges) VALUES
     ('templates', 'pgmta_queued', 'SELECT'),
     ('templates', 'pgmta_operator',
         'SELECT, INSERT (tenant, name, version, sender, from_field, reply_to, subject, body, html, headers, words, '
-        'unsubscribe)'),
+        'counts, unsubscribe)'),
     ('FUNCTION submit_scope', 'pgmta_operator', 'EXECUTE'),
     ('templates', 'pgmta_reader', 'SELECT');

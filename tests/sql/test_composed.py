@@ -45,12 +45,14 @@ def db(db: psycopg.Connection) -> psycopg.Connection:
 
 
 def put_template(db: psycopg.Connection, name: str, source: TemplateSource) -> None:
-    words = {word: sorted(places) for word, places in compile_template(source).words.items()}
+    template = compile_template(source)
+    words = {word: sorted(places) for word, places in template.words.items()}
     db.execute(
-        "INSERT INTO templates (name, version, sender, from_field, subject, body, words)"
-        " VALUES (%s, 1, %s, %s, %s, %s, %s)",
-        (name, source.sender, source.from_, source.subject, source.body, Jsonb(words)),
-    )
+        "INSERT INTO templates (name, version, sender, from_field, subject, body, html, words,"
+        " counts) VALUES (%s, 1, %s, %s, %s, %s, %s, %s, %s)",
+        (name, source.sender, source.from_, source.subject, source.body, source.html,
+         Jsonb(words), Jsonb(template.counts)),
+    )  # fmt: skip
 
 
 _FILES = """

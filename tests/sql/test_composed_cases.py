@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,6 +14,7 @@ from pgmta import Attachment, Mail, SubmissionError, TemplateMail, enqueue
 from pgmta.client.mail_json import mail_json
 from pgmta.compose.mime import MessageIdentity, compose_head
 from pgmta.compose.parts import parts_of
+from pgmta.compose.template import compile_template
 from pgmta.store.admin.migrate import migrate
 from tests.sql.test_composed import SOURCE, put_template
 from tests.support.bad_mail import GOOD_PARTS, GOOD_TEMPLATE
@@ -112,6 +115,41 @@ def test_words_that_a_template_repeats_count_each_time(db: psycopg.Connection) -
     large = TemplateMail(template="often", recipient="b@b.example", params={"name": "x" * 80000})
     with pytest.raises(SubmissionError, match="params: the words are over 4"):
         enqueue(db, large)
+
+
+@pytest.mark.parametrize(
+    ("part", "place", "character"),
+    [("body", "https://a.example/{{a}} ", "é"), ("html", "{{a}}", "é"), ("html", "{{a}}", "'"),
+     ("html", '<a href="https://a.example/{{a}}" title="{{a}}">', "'")],
+)  # fmt: skip
+def test_what_would_not_be_composed_is_not_taken(
+    db: psycopg.Connection, part: str, place: str, character: str
+) -> None:
+    """Else it would go on hold."""
+    texts: dict[str, Any] = {"subject": "x", "body": None, part: place * 400}
+    source = replace(SOURCE, **texts)
+    put_template(db, "often", source)
+    template = compile_template(source)
+
+    def too_large(length: int) -> bool:
+        try:
+            template.fill({"a": character * length}, [])
+        except ValueError:
+            return True
+        return False
+
+    length = bisect_left(range(1 << 14), True, key=too_large)
+    params = {"a": character * length}
+    with pytest.raises(SubmissionError, match="params: the words are over 4"):
+        enqueue(db, TemplateMail(template="often", recipient="b@b.example", params=params))
+
+
+def test_words_are_bounded_by_the_size_of_mail(db: psycopg.Connection) -> None:
+    put_template(db, "often", replace(SOURCE, subject="x", body="{{name}}" * 100))
+    db.execute("UPDATE submit_settings SET message_size = 65536")
+    mail = TemplateMail(template="often", recipient="b@b.example", params={"name": "x" * 660})
+    with pytest.raises(SubmissionError, match="params: the words are over 65536 octets"):
+        enqueue(db, mail)
 
 
 def test_the_command_takes_the_sender_from_any_name(

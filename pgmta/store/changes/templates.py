@@ -103,6 +103,7 @@ class TemplateTable:
                     "html": source.html,
                     "headers": json.dumps(dict(source.headers)),
                     "words": json.dumps(given.words),
+                    "counts": json.dumps(given.template.counts),
                     "unsubscribe": source.unsubscribe,
                 },
             )

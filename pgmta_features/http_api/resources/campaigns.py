@@ -300,7 +300,7 @@ class _Campaigns:
         async with self._database.operating(call.caller) as db:
             table = ListTable(db, call.caller.acting)
             async with table.creating(given) as made:
-                template = _compiled(made)
+                template = await _compiled(made)
                 _check_senders(call.caller, made, given["sender"])
         zone = [given["zone_column"]] if given["zone_column"] else []
         columns = list(dict.fromkeys([RECIPIENT, *words_of(template), *zone]))
@@ -347,7 +347,7 @@ class _Campaigns:
         async with self._campaign(call, sends=True, timeout_s=WORK_TIMEOUT_S) as (db, number):
             table = ListTable(db, call.caller.acting)
             async with table.exchanging(number, call.body.model_dump()) as (found, _):
-                _compiled(found)
+                await _compiled(found)
                 _check_senders(call.caller, found, found.row["reverse_path"])
             return await _books(call, db, number)
 
@@ -384,7 +384,7 @@ class _Campaigns:
                     given = await asyncio.to_thread(
                         stack.enter_context, csv_in(file, "list", query.separator, query.encoding)
                     )
-                    template = _compiled(campaign)
+                    template = await _compiled(campaign)
                     columns = [f"{word}={name}" for word, name in (query.column or {}).items()]
                     mapping = read_mapping(columns, template, campaign.row["zone_column"])
                     check = RowCheck(template, given.columns, mapping, given.encoding, zones)
@@ -416,7 +416,9 @@ class _Campaigns:
         with self._api.lists.file(call) as file:
             async with self._campaign(call, timeout_s=WORK_TIMEOUT_S) as (db, number):
                 table = ListTable(db, call.caller.acting)
-                words = words_of(_compiled(await table.campaign(number))) if query.words else ()
+                words = (
+                    words_of(await _compiled(await table.campaign(number))) if query.words else ()
+                )
                 states = query.state.split(",") if query.state else ()
                 rows = table.export(number, states, words, as_json=as_json, spreadsheet=not as_json)
                 async with aclosing(rows) as blocks:
@@ -492,9 +494,9 @@ async def _books(call: Call, db: OperatorConnection, number: int, name: str = ""
     return Answer(Campaign(**fields))
 
 
-def _compiled(campaign: CampaignTemplate) -> Template:
+async def _compiled(campaign: CampaignTemplate) -> Template:
     try:
-        return compile_template(campaign.source)
+        return await asyncio.to_thread(compile_template, campaign.source)
     except TemplateError as error:  # stored by hand, or by another version of pgmta
         raise conflict(f"the template is not valid: {error}") from None
 

@@ -64,6 +64,7 @@ MISTAKES: list[tuple[Any, int, str]] = [
     ({"unsubscribe": "nwes"}, 422, "/unsubscribe"),
     ({"subjekt": "x"}, 422, "/subjekt"),
     ({"body": None, "html": None}, 422, ""),
+    ({"html": "{{name}}" * 100_000}, 422, "/html"),
 ]
 
 
@@ -76,6 +77,23 @@ def test_mistakes_name_their_place(
             answer = api.send("PUT", "/v1/templates/x", token, {**TEMPLATE, **changes})
             assert (answer.status, answer.members.get("pointer", "")) == (status, pointer), answer
             assert column(db, "SELECT count(*) FROM templates") == [0]
+
+
+def test_a_value_is_not_multiplied_to_gigabytes(api: ServedApi, db: psycopg.Connection) -> None:
+    token = make_key(db, "shop", "templates send")
+    body = {"from": "shop@example.org", "subject": "x", "html": "{{a}}" * 1000}
+    assert api.send("PUT", "/v1/templates/x", token, body).status == 201
+    render, params = "/v1/templates/x/render", {"a": "<" * 60_000}
+    mail = {"template": "x", "recipient": "ann@b.example", "params": params}
+    refused = [
+        (render, {"params": params}, "/params"),
+        ("/v1/messages", mail, "/params"),
+        (render, {"params": {"a": "x"}, "recipient": "(" * 500_000}, "/recipient"),
+    ]
+    for path, given, pointer in refused:
+        answer = api.send("POST", path, token, given)
+        assert (answer.status, answer.members["pointer"]) == (422, pointer), answer
+    assert api.send("POST", render, token, {"params": {"a": "<" * 900}}).members["size"] > 3 << 20
 
 
 def test_a_template_of_another_tenant_is_not_there(api: ServedApi, db: psycopg.Connection) -> None:

@@ -370,7 +370,30 @@ def test_a_word_is_never_the_host_of_a_url(host: str) -> None:
 )  # fmt: skip
 def test_a_large_template_is_compiled_soon(begin: str, part: str) -> None:
     """Its time grows with its length: a worker compiles it between two deliveries."""
-    html = f"{begin}{part * (900_000 // len(part))}" + ('">' if begin else "")
+    literal = part.replace("{{a}}", "aaaaa") * (900_000 // len(part))
+    html = f"{begin}{literal}{part * 500}" + ('">' if begin else "")
     started = time.process_time()
-    made(html=html, body=f"https://a.example/{'{{a}}/' * 140_000}")
+    made(html=html, body=f"https://a.example/{'aaaaa/' * 140_000}{'{{a}}/' * 499}")
     assert time.process_time() - started < 30
+
+
+def test_a_template_has_a_bounded_number_of_places() -> None:
+    made(body="{{a}}" * 600, html="{{b}}" * 399, subject="{{a}}")
+    with pytest.raises(TemplateError, match="html.*over 1000 words"):
+        made(body="{{a}}" * 600, html="{{b}}" * 400, subject="{{a}}")
+
+
+@pytest.mark.parametrize(
+    ("part", "place", "value"),
+    [("body", "{{a}}", "é"), ("html", "{{a}}", "'"),
+     ("html", '<a href="https://a.example/{{a}}">', "é"),
+     ("html", "<b>{{a}}</b>", "&")],
+)  # fmt: skip
+def test_words_are_bounded_as_often_and_as_long_as_they_come(
+    part: str, place: str, value: str
+) -> None:
+    template = made(**{part: place * 1000})
+    template.fill({"a": value * 690}, [])
+    with pytest.raises(ValueError, match=f"^{part}: the words are over 4 MB") as caught:
+        template.fill({"a": value * 2200}, [])
+    assert value not in str(caught.value)

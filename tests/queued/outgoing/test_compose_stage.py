@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import json
+from collections.abc import AsyncIterable, Iterable
 from datetime import UTC, datetime
 from typing import cast
 
@@ -26,14 +27,27 @@ class Templates:
         if 13 in ids:
             raise RecursionError("headers of a row by hand")
         return {
-            each: TemplateSource(sender="", from_="a@b.example", subject=f"{each}", body="x")
+            each: TemplateSource(
+                sender="", from_="a@b.example", subject=f"{each}",
+                body="{{a}}" * OFTEN if each == LARGE else "x",
+            )
             for each in ids
-        }
+        }  # fmt: skip
+
+    async def composition(self, message_id: int) -> str:
+        return composed(message_id, LONG).message.composition or ""
 
 
-def composed(template: int) -> Outgoing:
+LARGE = 100
+"""The template that has its word `a` OFTEN."""
+OFTEN = 1000
+LONG = "x" * 2000
+
+
+def composed(template: int, a: str = "") -> Outgoing:
     item = Item(template, template, "", "r@b.example", "b.example", 1, NOW, 1)
-    composition = f'[{template}, {{"to": [["", "r@b.example"]], "words": {{}}}}]'
+    words = json.dumps({"a": a} if a else {})
+    composition = f'[{template}, {{"to": [["", "r@b.example"]], "words": {words}}}]'
     message = Message(
         template, 9, False, "", 0, b"", f"<{template}.a@x.example>", composition=composition
     )
@@ -76,3 +90,23 @@ async def test_a_template_that_can_not_be_read_stops_nobody() -> None:
     await asyncio.wait_for(stage.wait(), 5)
     assert len(stage.made) == 1
     assert stage.context.load == 0
+
+
+async def test_large_texts_are_composed_when_they_are_sent() -> None:
+    stage = Stage()
+    assert stage.prepare(composed(LARGE, LONG)) is None
+    await stage.wait()
+    (made,) = stage.made
+    assert made.content_octets == 0
+    assert made.template
+    content = b"".join([part async for part in cast(AsyncIterable[bytes], made.content)])
+    assert content.replace(b"=\r\n", b"").count(b"x") >= OFTEN * len(LONG)
+
+
+async def test_texts_that_are_too_large_are_not_composed() -> None:
+    stage = Stage()
+    assert stage.prepare(composed(LARGE, "x" * 5000)) is None
+    await stage.wait()
+    ((number, result),) = stage.ended
+    assert (number, result.hold) == (LARGE, True)
+    assert "body: the words are over 4 MB" in result.reply.text

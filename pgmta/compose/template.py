@@ -153,8 +153,8 @@ class Template:
             total += sum(sizes[filling] for _, filling in text.holes) if text else 0
             if total > MAX_WORDS_OCTETS:
                 raise ValueError(
-                    f"{part}: the words are over {MAX_WORDS_OCTETS >> 20} MB, each as often as the "
-                    "template has it"
+                    f"the words of {part} are over {MAX_WORDS_OCTETS >> 20} MB, each as often as "
+                    "the template has it"
                 )
 
     def _misfit(self, words: Mapping[str, object]) -> str:

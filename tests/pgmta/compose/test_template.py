@@ -394,6 +394,6 @@ def test_words_are_bounded_as_often_and_as_long_as_they_come(
 ) -> None:
     template = made(**{part: place * 1000})
     template.fill({"a": value * 690}, [])
-    with pytest.raises(ValueError, match=f"^{part}: the words are over 4 MB") as caught:
+    with pytest.raises(ValueError, match=f"^the words of {part} are over 4 MB") as caught:
         template.fill({"a": value * 2200}, [])
     assert value not in str(caught.value)

@@ -109,4 +109,4 @@ async def test_texts_that_are_too_large_are_not_composed() -> None:
     await stage.wait()
     ((number, result),) = stage.ended
     assert (number, result.hold) == (LARGE, True)
-    assert "body: the words are over 4 MB" in result.reply.text
+    assert "the words of body are over 4 MB" in result.reply.text

@@ -10,6 +10,7 @@ from pgmta.store.queries import feature_queries
 from queued.cli.doctor.diagnosis import Check, Diagnosis, error, warning
 
 _MAX_UNNUMBERED_S = 10.0
+_MAX_UNTAKEN_S = 60.0  # by a function, whose calls take 10 s at most
 _MIN_QUIET_S = 600.0  # without trouble, after which a table is sound
 _MAX_UNREAD_S = 3 * 86400.0  # less than events are kept
 
@@ -48,6 +49,14 @@ async def checks(examination: Examination) -> dict[str, Check]:
                 f"`queuectl events {row['kind']} {row['name']}`",
             )
             failing.add(row["name"])
+        for row in await examination.run(_SQL["standing"], age=_MAX_UNTAKEN_S):
+            if row["name"] not in failing:
+                yield warning(
+                    "events",
+                    f"the function {row['name']} has not taken an event of {ago(row['seconds'])}",
+                    "if queued runs, the function is too slow, or its call does not end: "
+                    "pg_stat_activity has it as `pgmta queued event function`",
+                )
         for row in await examination.run(_SQL["refusing"], age=_MIN_QUIET_S):
             if row["name"] not in failing:
                 yield warning(

@@ -123,6 +123,17 @@ LEFT JOIN LATERAL (
 WHERE r.noted_at < now() - make_interval(secs => %(age)s) OR f.failures > 0
 ORDER BY s.name
 
+-- name: standing
+-- Functions of applications that have not taken an event in so many seconds, though none has failed.
+SELECT f.name, extract(epoch FROM now() - first.numbered_at)::float8 AS seconds
+FROM application_functions AS f, LATERAL (
+    SELECT l.numbered_at FROM event_log AS l
+    WHERE (l.number, l.events) > (split_part(f.cursor, '.', 2)::bigint, split_part(f.cursor, '.', 3)::bigint)
+    ORDER BY l.number LIMIT 1
+) AS first
+WHERE first.numbered_at < now() - make_interval(secs => %(age)s) AND f.failures = 0
+ORDER BY f.name
+
 -- name: refusing
 -- Tables of applications that did not take events in so many seconds.
 SELECT name, error, extract(epoch FROM now() - failed_at)::float8 AS seconds FROM event_tables

@@ -32,6 +32,10 @@ _MAX_EVENTS = 100  # of a call
 _TIME_LIMIT_S = 10.0  # of a call, and of its commit
 # grace on top: a function can outlast statement_timeout, then the client gives up
 _LATE_S = 5.0
+# A function can catch the cancel, and a session that nobody waits for would keep its row and its
+# snapshot. PostgreSQL looks for the client so often, and nothing catches what ends it then.
+_LOOK_FOR_CLIENT_S = 1.0
+_ENDED_S = 3.0  # by then it has ended
 _LOOK_INTERVAL_S = 1.0  # for missed notifications, and for pauses that are over
 _IDLE_S = 30.0  # after which the session of a function is closed
 _MAX_TRIES = 3  # of events together; then they go one by one, to find the one that fails
@@ -39,9 +43,12 @@ _CANCELED = "57014"
 _NO_CONNECTION = "08000"
 
 _SQL = feature_queries("events")
-_BEGIN = f"""
-SELECT pg_catalog.set_config('statement_timeout', '{_TIME_LIMIT_S:.0f}s', true), pg_catalog.now()
+BEGIN = f"""
+SELECT pg_catalog.set_config('statement_timeout', '{_TIME_LIMIT_S:.0f}s', true),
+    pg_catalog.set_config('client_connection_check_interval', '{_LOOK_FOR_CLIENT_S:.0f}s', true),
+    pg_catalog.now()
 """.encode()
+"""The first statement of a call."""
 _CALL = """
 SELECT jsonb_array_length(t.events), {function}(t.events)
 FROM (SELECT pgmta.events_take(%s, %s) AS events OFFSET 0) AS t WHERE t.events IS NOT NULL
@@ -128,9 +135,12 @@ class FunctionCaller:
                     return
                 else:
                     await self._news.wait(mark, _LOOK_INTERVAL_S)
-        except (psycopg.Error, TimeoutError) as error:
-            state = _CANCELED if isinstance(error, TimeoutError) else _NO_CONNECTION
-            await self._failed(name, error, state)
+        except TimeoutError as error:
+            await session.close()
+            await asyncio.sleep(_ENDED_S)
+            await self._failed(name, error, _CANCELED)
+        except psycopg.Error as error:
+            await self._failed(name, error, _NO_CONNECTION)
         finally:
             await session.close()
 
@@ -138,7 +148,7 @@ class FunctionCaller:
         """Call it once, and return whether there were events."""
         single = self._single_calls_left.get(name, 0)
         async with asyncio.timeout(_TIME_LIMIT_S + _LATE_S), session.transaction():
-            ((_, self._began[name]),) = await (await session.execute(_BEGIN)).fetchall()
+            ((*_, self._began[name]),) = await (await session.execute(BEGIN)).fetchall()
             # the name was quoted by the database
             query = _CALL.format(function=name).encode()
             cursor = await session.execute(query, (name, 1 if single else _MAX_EVENTS))

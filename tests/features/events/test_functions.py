@@ -11,6 +11,10 @@ import pytest
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
+from pgmta.postgres.operator import connected
+from pgmta.store.admin.examination import TIME_LIMITS, Examination
+from pgmta_features.events.consumers.function_caller import BEGIN
+from pgmta_features.events.doctor_check import checks
 from tests.features.events.event_log import events, number, send
 from tests.support.nexthop import at
 from tests.support.queuectl import queuectl
@@ -147,6 +151,26 @@ def test_the_cursor_moves_with_the_transaction_of_the_application(
         assert one.execute(take.encode()).fetchall() == [(None,)]
 
 
+async def test_a_function_that_takes_nothing_is_named(
+    db: psycopg.Connection, database: str, shop: str
+) -> None:
+    """Its call may never end, and then no failure is noted."""
+
+    async def found() -> list[str]:
+        async with connected(database, TIME_LIMITS) as link:
+            check = (await checks(Examination(link)))["events"]
+            return [each.finding async for each in check() if "has not taken" in each.finding]
+
+    attempt(db)
+    number(db)
+    assert await found() == []
+    db.execute("UPDATE event_log SET numbered_at = now() - interval '2 minutes'")
+    assert await found() == ["the function shop.on_mail has not taken an event of 2m ago"]
+    with psycopg.connect(shop, autocommit=True) as application:
+        application.execute("SELECT pgmta.events_take('shop.on_mail')")
+    assert await found() == []
+
+
 def test_a_retry_that_was_not_tried_is_not_blamed(db: psycopg.Connection, shop: str) -> None:
     """It became due while the call ran that failed."""
     db.execute(
@@ -166,6 +190,36 @@ def test_failures_in_a_row_have_the_time_of_the_first(db: psycopg.Connection, sh
     first = fetch(db, since)
     assert fetch(db, failed) == (2,)
     assert fetch(db, since) == first
+
+
+STUBBORN = """
+CREATE FUNCTION shop.stubborn(jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    LOOP
+        BEGIN
+            PERFORM pg_sleep(3600);
+        EXCEPTION WHEN query_canceled THEN
+            NULL;
+        END;
+    END LOOP;
+END $$
+"""
+
+
+def test_a_function_that_catches_cancels_ends_with_its_client(
+    db: psycopg.Connection, shop: str
+) -> None:
+    application = psycopg.connect(shop, autocommit=True)
+    application.execute(STUBBORN.encode())
+    application.execute("BEGIN")
+    application.execute(BEGIN)
+    pid = application.info.backend_pid
+    application.pgconn.send_query(b"SELECT shop.stubborn('[]')")
+    sleeps = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
+    until(lambda: fetch(db, sleeps, pid) == ("PgSleep",))
+    db.execute("SELECT pg_cancel_backend(%s)", (pid,))
+    application.pgconn.finish()
+    until(lambda: db.execute(sleeps.encode(), (pid,)).fetchall() == [])
 
 
 def test_who_may_not(db: psycopg.Connection, database: str, shop: str) -> None:
@@ -189,17 +243,20 @@ def test_who_may_not(db: psycopg.Connection, database: str, shop: str) -> None:
 
 @pytest.mark.slow
 def test_a_slow_function_has_a_time_limit_and_delays_no_other(
-    db: psycopg.Connection, shop: str, system: System
+    db: psycopg.Connection, shop: str, system: System, config: Path
 ) -> None:
     with psycopg.connect(shop, autocommit=True) as application:
         application.execute(
             "CREATE FUNCTION shop.slow(jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_sleep(3600)'"
         )
-    db.execute("SELECT events_call('shop.slow')")
+        application.execute(STUBBORN.encode())
+    db.execute("SELECT events_call('shop.slow'), events_call('shop.stubborn')")
     attempt(db)
     system.queued(system.hop())
     began = time.monotonic()
     until(lambda: len(got(db)) == 1)
     assert time.monotonic() - began < 2 + SLACK
-    error = "SELECT error FROM application_functions WHERE name = 'shop.slow'"
-    until(lambda: "statement timeout" in (fetch(db, error)[0] or ""), PATIENCE + 15)
+    error = "SELECT error FROM application_functions WHERE name = %s"
+    until(lambda: "statement timeout" in (fetch(db, error, "shop.slow")[0] or ""), PATIENCE + 15)
+    until(lambda: "no answer" in (fetch(db, error, "shop.stubborn")[0] or ""), PATIENCE + 30)
+    assert "shop.stubborn has failed" in queuectl(config, "doctor", "--no-network").output

@@ -145,8 +145,7 @@ BEGIN
     -- What is checked is what the inserts find: the snapshot is newer than the lock, and the view means the table itself, so
     -- another one that takes its name meanwhile changes nothing.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'the transaction of the outcome was not READ COMMITTED'
-            USING ERRCODE = 'object_not_in_prerequisite_state';
+        RAISE EXCEPTION 'the transaction of the outcome was not READ COMMITTED' USING ERRCODE = 'invalid_transaction_state';
     ELSIF event_view_table(consumer.number) IS NOT NULL THEN
         EXECUTE format('LOCK TABLE pgmta.%I IN ROW EXCLUSIVE MODE', event_view(consumer.number));
     END IF;
@@ -207,6 +206,8 @@ DECLARE
 BEGIN
     FOR consumer IN SELECT * FROM event_tables AS t ORDER BY t.name LOOP
         why := CASE WHEN NEW.events > max_events THEN 'many events at once'
+            -- not at the end: the rows of a message are not there yet
+            WHEN pg_trigger_depth() > 1 THEN 'the transaction of the outcome had its constraints IMMEDIATE'
             -- one that failed just now may have waited for a lock, so the next outcomes don't try
             ELSE (SELECT l.reason FROM event_retries AS l
                 WHERE l.name = consumer.name AND l.tried AND l.noted_at > clock_timestamp() - interval '1 second' LIMIT 1) END;
@@ -218,7 +219,10 @@ BEGIN
                 -- if it was slow the next outcomes don't try, also if nothing is left of this one
                 SELECT p.reached, p.slow INTO put, why
                 FROM event_rows_put(consumer, NEW.commit, NEW.at, 0, NEW.events) AS p;
-            EXCEPTION WHEN OTHERS THEN  -- whatever an application does to its table stops no outcome
+            EXCEPTION WHEN invalid_transaction_state THEN
+                why := SQLERRM;
+                tried := false;  -- this says nothing about the table, so the next outcomes try
+            WHEN OTHERS THEN  -- whatever an application does to its table stops no outcome
                 why := left(SQLERRM, 1000);
             END;
         END IF;

@@ -343,8 +343,20 @@ def test_what_does_not_fit_into_an_outcome_comes_later(
         other.isolation_level = IsolationLevel.REPEATABLE_READ
         attempt(other, 9000, 9000)
     assert ids(db) == []
+    attempt(db, 9001, 9001)  # not with those that found that out about themselves
+    assert len(ids(db)) == 1
     later(db)
     assert sorted(ids(db)) == known(db)
+
+
+def test_the_row_of_accepted_mail_waits_for_its_recipients(
+    db: psycopg.Connection, database: str, filled: None
+) -> None:
+    with psycopg.connect(database) as other:
+        other.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        send(other, "x@b.example")
+    later(db)
+    assert column(db, "SELECT document -> 'recipients' FROM shop.events") == [["x@b.example"]]
 
 
 def test_a_subscription_that_ends_leaves_nothing(db: psycopg.Connection, filled: None) -> None:

@@ -21,9 +21,18 @@ from queued.delivery.dns.unresponsive import Unresponsive
 
 _UNICAST = IPv6Network("2000::/3")  # all global unicast addresses allocated by IANA
 _NAT64 = IPv6Network("64:ff9b::/96")  # leads to the IPv4 address in it (RFC 6052)
-# which Python counts as global: anycast of 6to4 (RFC 7526), and documentation (RFC 9637)
-_ANYCAST_6TO4 = IPv4Network("192.88.99.0/24")
-_DOCUMENTATION = IPv6Network("3fff::/20")
+# special in the registries of IANA (RFC 6890), though Python counts them as global, or some of them
+_SPECIAL = (
+    IPv4Network("192.0.0.0/24"),  # IETF protocol assignments
+    IPv4Network("192.31.196.0/24"),  # AS112 (RFC 7535)
+    IPv4Network("192.52.193.0/24"),  # AMT (RFC 7450)
+    IPv4Network("192.88.99.0/24"),  # anycast of 6to4 (RFC 7526)
+    IPv4Network("192.175.48.0/24"),  # AS112 (RFC 7534)
+    IPv4Network("168.63.129.16/32"),  # the host of a virtual machine, in Azure
+    IPv6Network("2001::/23"),  # IETF protocol assignments
+    IPv6Network("2620:4f:8000::/48"),  # AS112 (RFC 7534)
+    IPv6Network("3fff::/20"),  # documentation (RFC 9637)
+)
 _NOT_PUBLIC = "the host has no public address"
 
 type FindAddresses = Callable[[str], Awaitable[list[str]]]
@@ -39,13 +48,13 @@ def is_public(address: Address) -> bool:
 
     An address that contains one of IPv4, for a translator or a tunnel, has to be public twice.
     """
+    if any(each.version == address.version and address in each for each in _SPECIAL):
+        return False
     if isinstance(address, ipaddress.IPv6Address):
         inner = [each for each in embedded(address) if isinstance(each, ipaddress.IPv4Address)]
         outer = address in _NAT64 or (address in _UNICAST and address.is_global)
-        outer = outer and not (address.is_multicast or address in _DOCUMENTATION)
-        return outer and all(map(is_public, inner))
-    refused = address.is_multicast or address.is_reserved or address in _ANYCAST_6TO4
-    return address.is_global and not refused
+        return outer and not address.is_multicast and all(map(is_public, inner))
+    return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
 def check_public(url: EndpointUrl) -> None:

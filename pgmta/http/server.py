@@ -13,7 +13,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
-from aiohttp.http import HttpVersion10, RawRequestMessage
+from aiohttp.http import HttpVersion10, HttpVersion11, RawRequestMessage
 
 from pgmta.config.types import Network
 from pgmta.http.answers import HttpError
@@ -114,6 +114,7 @@ class HttpServer(web.Server):
         try:
             if request.version < HttpVersion10:  # a request line without a version
                 raise HttpError(400, NO_HTTP)
+            _check_coding(request)
             if site.check:
                 site.check(request)
             routed = True
@@ -227,9 +228,20 @@ class HttpServer(web.Server):
             self._sweeping = None
 
 
+def _check_coding(request: web.BaseRequest) -> None:
+    """Raise HttpError for a body that is more than chunked (RFC 9112, section 6.1)."""
+    codings = ", ".join(request.headers.getall("Transfer-Encoding", ())).lower()
+    if codings and request.version < HttpVersion11:
+        raise HttpError(400, NO_HTTP, {"Connection": "close"})
+    if codings not in ("", "chunked"):
+        raise HttpError(
+            501, "The only Transfer-Encoding that is known is chunked.", {"Connection": "close"}
+        )
+
+
 async def _expect(request: web.Request) -> None:
     """Leave a 100 to who reads the body: before that, most requests can be refused."""
-    if request.headers["Expect"].lower() != "100-continue":
+    if ", ".join(request.headers.getall("Expect")).lower() != "100-continue":
         raise HttpError(417, "Expect: 100-continue is the only one that is known.")
 
 

@@ -24,6 +24,9 @@ from pgmta_features.http_api.caller import Caller
 if TYPE_CHECKING:
     from aiohttp import web
 
+MULTIPART_TYPE = "multipart/form-data"
+RAW_TYPE = "message/rfc822"
+
 
 def utc(at: datetime) -> str:
     """Return a time as the API writes it: RFC 3339, in UTC with Z."""

@@ -28,8 +28,7 @@ from pgmta_features.http_api.checking import (
     is_strange,
     read_json,
 )
-from pgmta_features.http_api.intake.bodies import MULTIPART_TYPE
-from pgmta_features.http_api.operation import Call, Operation
+from pgmta_features.http_api.operation import MULTIPART_TYPE, Call, Operation
 from pgmta_features.http_api.outage_log import OutageLog
 from pgmta_features.http_api.problem import Problem, not_found
 from pgmta_features.http_api.rate import BodyPlaces, KeyRates, Refusals

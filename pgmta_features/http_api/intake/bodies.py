@@ -37,10 +37,8 @@ from pgmta_features.http_api.intake.mails import (
 )
 from pgmta_features.http_api.intake.senders import Senders
 from pgmta_features.http_api.intake.uploads import RequestUploads, Stored
+from pgmta_features.http_api.operation import RAW_TYPE
 from pgmta_features.http_api.problem import Problem, pointer_of
-
-MULTIPART_TYPE = "multipart/form-data"
-RAW_TYPE = "message/rfc822"
 
 _MAX_FILES = 100
 _READ_OCTETS = 16 << 10  # of a part at once

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from pgmta.http.server_connection import connection_of
 from pgmta_features.http_api.api import Api
 from pgmta_features.http_api.checking import Path
-from pgmta_features.http_api.intake.bodies import MULTIPART_TYPE, RAW_TYPE, Bodies
+from pgmta_features.http_api.intake.bodies import Bodies
 from pgmta_features.http_api.intake.intake import (
     LARGE_PATIENCE_S,
     Intake,
@@ -32,7 +32,7 @@ from pgmta_features.http_api.intake.mails import (
     message_of,
 )
 from pgmta_features.http_api.intake.uploads import PIECE_OCTETS, Uploads
-from pgmta_features.http_api.operation import Answer, Call, Operation
+from pgmta_features.http_api.operation import MULTIPART_TYPE, RAW_TYPE, Answer, Call, Operation
 from pgmta_features.http_api.problem import Problem
 
 _PATH = "/v1/messages"

@@ -34,10 +34,10 @@ KEPT = {
         "tenant created_by changed_by imported_by campaign_templates.by held_by fed_by"
         " who role login password scram idempotency_keys.submitted_by user_networks rights"
         " mutexes origin scope credential_use"
-        " dkim_keys templates.name templates.unsubscribe campaigns.name queue_counts"
+        " dkim_keys templates.name templates.unsubscribe campaigns.name templates.counts"
         " suppression_scopes event_subscriptions viewer event_tables.name event_retries.name"
         " application_functions.name application_functions.cursor"
-        " api_keys.name api_requests.acting webhooks.name"
+        " api_keys.name api_requests.acting webhooks.name queue_counts"
     ),
     "words of ours, and numbers": (
         "event class late status action state kind mode takes former on_failed notify report_kind"

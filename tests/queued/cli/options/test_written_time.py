@@ -122,7 +122,7 @@ FORMS = ("%Y-%m-%d %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%d %b %Y %I:%M:%S %p", "%B %
 def test_a_time_is_read_as_it_was_written_unless_the_clocks_change(at: datetime, form: str) -> None:
     local = at.replace(microsecond=0, tzinfo=BERLIN)
     text = f"{local.strftime(form)} Europe/Berlin"
-    if local.utcoffset() == local.replace(fold=1).utcoffset():
+    if local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset():
         assert parse_written_time(text, NOW) == local
     else:
         with pytest.raises(ValueError, match="the clocks go"):

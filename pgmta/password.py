@@ -15,8 +15,9 @@ ITERATIONS = 65_536  # clients with Cyrus SASL, such as Postfix, refuse more
 """For SCRAM keys (RFC 7677, section 4). Clients spend the time for them, and smtpd does not."""
 
 MAX_PASSWORD_OCTETS = 1024
+
 KEY_PREFIX = "key:"
-"""Of the identity of a key of the API, which sees the mail that it submitted. No user has it."""
+"""Of the identity of a key of the API, as acting() returns it. No login name begins with it."""
 
 _MAX_PREPARED_CHARACTERS = 1024  # SASLprep takes microseconds for each
 

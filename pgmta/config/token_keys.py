@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from pgmta.config.types import FOLDER, Section
+from pgmta.config.types import FOLDER, Section, refuse_twice
 from pgmta.secret_file import read_secret
 
 _KEY_ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,31})", re.ASCII)
@@ -63,10 +63,7 @@ def _read(value: Any, info: ValidationInfo) -> KeyFile:
 
 
 def _distinct(keys: list[KeyFile]) -> list[KeyFile]:
-    ids = [key.id for key in keys]
-    for each in ids:
-        if ids.count(each) > 1:
-            raise ValueError(f"two keys are called {each!r}")
+    refuse_twice("keys", [key.id for key in keys])
     return keys
 
 

@@ -6,7 +6,7 @@ import difflib
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -79,6 +79,13 @@ def some_listed(value: Any) -> list[Any]:
     if not (values := listed(value)):
         raise ValueError("the list is empty")
     return values
+
+
+def refuse_twice(what: str, names: Sequence[str]) -> None:
+    """Raise ValueError for a name that two of a list have; `what` they are, in the plural."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two {what} are called {name!r}")
 
 
 def each_by(parse: Callable[[Any], object]) -> BeforeValidator:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from pgmta.password import KEY_PREFIX
+
 ANY_TENANT = "*"
 """The tenant of a key that may name any tenant in its requests."""
 
@@ -33,7 +35,7 @@ class Caller:
     @property
     def acting(self) -> str:
         """Its identity in the database, as acting() returns it."""
-        return f"key:{self.name}"
+        return f"{KEY_PREFIX}{self.name}"
 
     @property
     def owner(self) -> str:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_valid
 
 from pgmta.compose.token import ACTION_NAME, Purpose
 from pgmta.config.loader import Problem
-from pgmta.config.types import Period, Section, Whole, at_least
+from pgmta.config.types import Period, Section, Whole, at_least, refuse_twice
 from pgmta.config.urls import parse_public_url
 from queued.config import QueuedConfig
 
@@ -140,10 +140,7 @@ PURPOSES = {"activation": Purpose.ACTIVATE, "password_recovery": Purpose.RECOVER
 
 
 def _distinct(collectors: list[Collector]) -> list[Collector]:
-    names = [collector.name for collector in collectors]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"two collectors are called {name!r}")
+    refuse_twice("collectors", [collector.name for collector in collectors])
     return collectors
 
 

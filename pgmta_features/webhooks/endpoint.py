@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pgmta.config.types import hint
 from pgmta.errors import AddressError
 from pgmta.mail.address import domain_of, normalise_domain
+from pgmta.password import KEY_PREFIX
 from pgmta.selection import Selection, parse
 
 MAX_URL_CHARACTERS = 2000
@@ -94,7 +95,7 @@ def _host(name: str) -> str:
 
 def is_foreign(tenant: str | None, viewer: str | None, created_by: str) -> bool:
     """Return whether an endpoint is that of a tenant or key, who may not reach our networks."""
-    return bool(tenant or viewer) or created_by.startswith("key:")
+    return bool(tenant or viewer) or created_by.startswith(KEY_PREFIX)
 
 
 def read_condition(given: Mapping[str, Any]) -> Selection:
@@ -147,7 +148,7 @@ def fits(condition: Selection, document: str) -> bool:
     metadata = json.dumps(event.get("metadata", {}))
     sender, tenant = event.get("sender", ""), event.get("tenant", "")
     each = Selection(tuple(g for g in condition.groups if g[0].field in _OF_RECIPIENTS))
-    common = Selection(tuple(g for g in condition.groups if g not in each.groups))
+    common = Selection(tuple(g for g in condition.groups if g[0].field not in _OF_RECIPIENTS))
     # an event may have thousands of recipients, and queued delivers mail meanwhile
     return common.takes(_EventMail(sender, "", tenant, metadata)) and any(
         each.takes(_EventMail(sender, to, tenant, metadata)) for to in recipients

@@ -15,7 +15,7 @@ from pgmta.config.environment import Environment, Log, QueueDatabase, environmen
 from pgmta.config.joined import JoinedFile, joined
 from pgmta.config.loader import Problem, load, load_lines, mistakes
 from pgmta.config.token_keys import TokenKeys
-from pgmta.config.types import Duration, Period, Section, at_least, is_address
+from pgmta.config.types import Duration, Period, Section, at_least, is_address, refuse_twice
 from pgmta.config.urls import parse_public_url
 from pgmta.features import loaded
 from queued.config.answer_index import AnswerIndex, shipped_index
@@ -163,9 +163,7 @@ class QueuedConfig(JoinedFile):
     @classmethod
     def _distinct(cls, workers: list[Worker]) -> list[Worker]:
         names = [worker.name for worker in workers]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"two workers are called {name!r}")
+        refuse_twice("workers", names)
         if found := [name for name in names if name.startswith(HOLDER_PREFIX)]:
             raise ValueError(f"{found[0]!r}: {HOLDER_PREFIX} is the worker of delivery.hold_all")
         return workers

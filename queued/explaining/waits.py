@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from pgmta.command import age, instant
+from pgmta.password import KEY_PREFIX
 from pgmta.states import Status
 
 
@@ -19,7 +20,7 @@ def waits_for(row: dict[str, Any], now: datetime, deliver: dict[str, str | None]
     if status == Status.HOLD:
         until = row["hold_until"]
         # a key of the HTTP API releases what it holds
-        key = "the key or " if (row["held_by"] or "").startswith("key:") else ""
+        key = "the key or " if (row["held_by"] or "").startswith(KEY_PREFIX) else ""
         ends = f"until {instant(until)}" if until else f"until {key}an operator releases it"
         if row["malformed"]:
             ends = "until an operator deletes it, as an address holds control characters"

@@ -39,7 +39,8 @@ COMMENT ON COLUMN users.version IS 'Another number after each change of the row.
 COMMENT ON COLUMN users.created_at IS 'When the user was added.';
 COMMENT ON COLUMN users.changed_at IS 'When the row was changed last.';
 COMMENT ON CONSTRAINT users_metadata ON users IS 'Texts by key, of which none decides which suppressions count.';
-COMMENT ON CONSTRAINT users_name ON users IS 'At most 255 characters, without upper case and control characters. Keys of the API have the names that begin with key:';
+COMMENT ON CONSTRAINT users_name ON users IS
+    'At most 255 characters, without upper case and control characters. Those of keys of the API begin with key:';
 COMMENT ON CONSTRAINT users_password ON users IS 'No password in clear text.';
 COMMENT ON CONSTRAINT users_priorities ON users IS '0 to 9.';
 COMMENT ON CONSTRAINT users_scram ON users IS 'Iterations, salt, stored key and server key.';

@@ -20,7 +20,8 @@ COMMENT ON COLUMN application_functions.tenant IS 'Only events of mail of this t
 COMMENT ON COLUMN application_functions.cursor IS 'The events up to here are done.';
 COMMENT ON COLUMN application_functions.failures IS 'How often the next events have failed.';
 COMMENT ON COLUMN application_functions.error IS 'Why they failed, the last time; null: they did not.';
-COMMENT ON COLUMN application_functions.failed_at IS 'When the function first failed: of the failures in a row, if there are any now, else the last time.';
+COMMENT ON COLUMN application_functions.failed_at IS
+    'When the function first failed: of the failures in a row, if there are any now, else the last time.';
 COMMENT ON COLUMN application_functions.next_try IS 'When they are tried next.';
 
 CREATE FUNCTION event_function_fault(words text, login text) RETURNS text LANGUAGE plpgsql STABLE

@@ -181,8 +181,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION events_subscribe IS
     'Subscribes to events, and returns whether the subscription is new. From its commit on each outcome has its event. `who` is '
-    'noted as the one who made it; null: acting(). The first one makes the triggers, and gives up after 0.2 s (lock_not_available) if open transactions have changed mail: '
-    'repeat it. That of a key also does while the last try of any key is less than 5 s ago.';
+    'noted as the one who made it; null: acting(). The first one makes the triggers, and gives up after 0.2 s '
+    '(lock_not_available) if open transactions have changed mail: repeat it. That of a key also does while the last try of any key is less than 5 s ago.';
 
 CREATE FUNCTION events_unsubscribe(name text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pgmta, pg_catalog, pg_temp SET lock_timeout = '0.2s' AS $$

@@ -10,6 +10,7 @@ from typing import Any
 from pgmta.command import instant
 from pgmta.errors import Blocked, PgmtaError
 from pgmta.features import features
+from pgmta.password import KEY_PREFIX
 from pgmta.postgres.operator import OperatorConnection
 from pgmta.store.queries import feature_queries
 from pgmta_features.http_api.token import Token, new_token
@@ -125,7 +126,7 @@ class KeyTable:
         `webhooks` are its endpoints that get events, `waiting` is the number of its mails that
         wait, and `subscribed` whether its subscription could not be ended just now.
         """
-        fields = {"who": f"key:{name}"}
+        fields = {"who": f"{KEY_PREFIX}{name}"}
         subscribed = False
         try:
             await self._db.rows(_SQL["unsubscribe"], fields)
@@ -142,7 +143,7 @@ class KeyTable:
         """
         if _WEBHOOKS not in features():
             return []
-        return await self._db.rows(_SQL["endpoints"], {"who": f"key:{name}"})
+        return await self._db.rows(_SQL["endpoints"], {"who": f"{KEY_PREFIX}{name}"})
 
     async def _add_secret(self, name: str) -> Token:
         token = new_token()

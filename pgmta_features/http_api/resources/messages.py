@@ -43,7 +43,7 @@ _SCOPE, _CHANGE_SCOPE = "messages", "messages:change"
 _MAX_IDS = 100  # that a search names
 _FIRST_RECIPIENTS = 100  # that the answer about a message has
 _MAX_RECIPIENTS = 1000  # that a change names
-_RANGE = timedelta(days=1)
+_LEEWAY = timedelta(days=1)  # clocks differ
 _SEARCH_S = 2.0
 _TIMEOUT_S = 5.0  # of a search that looked at its clock just before
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -235,7 +235,7 @@ class _Messages:
             "words": json.dumps(words) if words else None,
             "tenant": wanted.tenant,
             "since": wanted.since,
-            "until": wanted.until or now + _RANGE,  # clocks differ
+            "until": wanted.until or now + _LEEWAY,
             "before": before,
             "after": after,
             "most": wanted.limit,

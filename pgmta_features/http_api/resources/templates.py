@@ -127,9 +127,8 @@ class RenderedMail(BaseModel):
 class _Templates:
     def __init__(self, api: Api) -> None:
         self._database = api.database
-        self._alone = (
-            asyncio.Lock()
-        )  # one thread at a time, so that the others have half of the CPU
+        # one thread at a time, so that other requests have half of the CPU
+        self._alone = asyncio.Lock()
 
     async def put(self, call: Call) -> Answer:
         """Store a version, unless the last one is equal."""

@@ -19,7 +19,8 @@ COMMENT ON COLUMN api_requests.fingerprint IS 'SHA-256 of all that the request a
 COMMENT ON COLUMN api_requests.requested_at IS 'When the transaction of its mail began.';
 COMMENT ON COLUMN api_requests.ids IS 'The message id of each mail, null for a refused one.';
 COMMENT ON COLUMN api_requests.problems IS 'The refused mails with their errors; null if there are none.';
-COMMENT ON COLUMN api_requests.refused_early IS 'Mails of the request that the API had refused before the database saw them; null: none.';
+COMMENT ON COLUMN api_requests.refused_early IS
+    'Mails of the request that the API had refused before the database saw them; null: none.';
 
 CREATE INDEX api_requests_requested_at ON api_requests (requested_at);
 COMMENT ON INDEX api_requests_requested_at IS 'Requests whose time is over.';

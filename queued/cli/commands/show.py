@@ -13,6 +13,7 @@ import click
 from pgmta.command import instant, print_json, print_line, print_text
 from pgmta.errors import PgmtaError
 from pgmta.mail.received_field import ClientFacts, client_of
+from pgmta.password import KEY_PREFIX
 from pgmta.postgres.operator import connected
 from pgmta.states import WAITING, Status
 from pgmta.store.changes.listing import UNDELIVERABLE, Listing, MessageReports
@@ -126,8 +127,8 @@ def print_arrival(came: Came) -> None:
     """Write a line about it, if anything is known."""
     parts = []
     if came["user"]:
-        by_api = came["user"].startswith("key:")
-        key = came["user"].removeprefix("key:")
+        by_api = came["user"].startswith(KEY_PREFIX)
+        key = came["user"].removeprefix(KEY_PREFIX)
         parts.append(f"the HTTP API, by key {key}" if by_api else f"user {came['user']}")
     if came["client"]:
         parts.append(f"client {came['client']} ({came['helo']}), by {came['protocol']}")
